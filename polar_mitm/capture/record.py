@@ -1,0 +1,174 @@
+"""The call record: one model request of a session and its answer.
+
+`Call` is the record in memory, whole. `CallLine` is the same call as one line of `calls.jsonl`: messages and tools are named
+by content hash and stored where they first appear, prompt ids are a prefix of an earlier call plus a suffix.
+`polar_mitm.capture.log` turns one into the other. The JSON Schema of `CallLine` is published in `docs/schemas/`.
+
+Never in a record: API keys, bearer tokens, cookies, session secrets.
+"""
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+SCHEMA = 1
+"""Schema version of a line. A reader refuses a newer one."""
+
+
+class Part(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class Identity(Part):
+    session_id: str
+    call_id: str
+    task_id: str | None = None
+    sample: int | None = None
+    attempt: int = 1
+    harness: str | None = None
+    harness_version: str | None = None
+    started_at: float
+    """Unix seconds, when the request was complete at the proxy."""
+    finished_at: float
+    """Unix seconds, when the answer was handed over, or given up."""
+
+
+type Kind = Literal["turn", "title", "classifier", "count", "compaction", "subagent", "probe", "retry"]
+
+
+class Origin(Part):
+    provider: str
+    path: str
+    """The path the client asked, without session prefix and query."""
+    streamed: bool
+    """Whether the client asked for a stream."""
+    harness_ids: dict[str, str] = {}
+    kind: Kind = "turn"
+    kind_reason: str = ""
+
+
+class Lost(Part):
+    """A field or tool of the request that the model was not given, and why."""
+
+    field: str
+    why: str
+
+
+class Asked(Part):
+    """The request in Chat form, whole. `sampling_asked` is what the client said, `sampling_sent` what the engine was sent."""
+
+    messages: list[dict[str, Any]]
+    tools: list[dict[str, Any]] = []
+    sampling_asked: dict[str, Any] = {}
+    sampling_sent: dict[str, Any] = {}
+    not_carried: list[Lost] = []
+
+
+class EngineInfo(Part):
+    model: str
+    engine_version: str | None = None
+    policy_version: str | None = None
+    logprobs_mode: str | None = None
+    """`raw_logprobs` unless the engine says otherwise: log-probabilities before temperature and filters."""
+    template_hash: str | None = None
+    tokenizer_hash: str | None = None
+
+
+class Response(Part):
+    """What the engine gave. `text` and `arguments` are byte for byte what it produced."""
+
+    text: str
+    reasoning: str = ""
+    tool_calls: list[dict[str, Any]] = []
+    response_ids: list[int]
+    """Sampled token ids, the end-of-turn token included when it was sampled. Empty on an invalid record."""
+    logprobs: list[float]
+    """Natural log-probability of each sampled id; as long as response_ids."""
+    forced: list[tuple[int, int]] = []
+    """Half-open spans of response_ids that a grammar imposed: never trained on, their logprobs are post-mask."""
+    finish_reason: str
+    """The engine's own word."""
+    stop_reason: str | None = None
+    """What the client was told, in its provider's words."""
+    repairs: list[str] = []
+    """What was changed for the client only."""
+
+
+class Checks(Part):
+    valid: bool
+    """Prompt ids, response ids and one logprob per response id are all there. An invalid call is never trained on."""
+    invalid_reason: str | None = None
+    decode_matches_text: bool | None = None
+    """The sampled tokens' bytes hold the text and the calls that the client got. None when it could not be told."""
+    prefix: Literal["root", "extends", "diverges"] | None = None
+    """How this prompt relates to the parent's prompt + response ids."""
+    common_prefix_len: int | None = None
+    """Tokens shared with the parent's prompt + response ids."""
+
+
+class Delivery(Part):
+    status: Literal["delivered", "partial", "aborted"]
+    bytes_sent: int = 0
+
+
+class Failure(Part):
+    what: str
+    kind: str
+    fault: Literal["client", "polar", "engine"]
+    status: int | None = None
+    """HTTP status told to the client; None when headers were already out or nobody was left to tell."""
+
+
+class Call(Part):
+    """One call, whole, in memory."""
+
+    identity: Identity
+    parent_call_id: str | None = None
+    """The earlier call whose conversation this one continues; filled in by the log when the caller leaves it out."""
+    origin: Origin
+    request: Asked
+    engine: EngineInfo | None = None
+    prompt_ids: list[int] = Field(default_factory=list)
+    """Every token id of the prompt as the engine rendered it. Empty when the engine never answered."""
+    response: Response | None = None
+    checks: Checks
+    delivery: Delivery
+    error: Failure | None = None
+
+
+class Named(Part):
+    """The request as stored: hashes into `new` of this line or an earlier one of the same file."""
+
+    messages: list[str]
+    tools: list[str] = []
+    new: dict[str, dict[str, Any]] = {}
+    """Bodies of messages and tools seen for the first time in this file, by content hash."""
+    sampling_asked: dict[str, Any] = {}
+    sampling_sent: dict[str, Any] = {}
+    not_carried: list[Lost] = []
+
+
+class Prompt(Part):
+    """Prompt ids, delta coded: the first `prefix_len` ids of that call's prompt + response, then `suffix_ids`."""
+
+    prefix_call_id: str | None = None
+    prefix_len: int = 0
+    suffix_ids: list[int]
+
+
+class CallLine(Part):
+    """One line of calls.jsonl."""
+
+    model_config = ConfigDict(extra="forbid", populate_by_name=True)
+
+    schema_version: int = Field(default=SCHEMA, alias="schema")
+    identity: Identity
+    parent_call_id: str | None = None
+    origin: Origin
+    request: Named
+    engine: EngineInfo | None = None
+    prompt: Prompt
+    response: Response | None = None
+    checks: Checks
+    delivery: Delivery
+    error: Failure | None = None

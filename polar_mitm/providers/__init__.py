@@ -1,0 +1,31 @@
+"""The provider APIs that polar speaks: one module each, listed in PROVIDERS."""
+
+from polar_mitm.providers import anthropic, google, openai_chat, openai_responses
+from polar_mitm.providers.base import Ask, Provider, Request, Route
+
+PROVIDERS: tuple[Provider, ...] = (anthropic, openai_chat, openai_responses, google)
+
+__all__ = ["PROVIDERS", "Ask", "Provider", "Request", "Route", "recognise", "speaker"]
+
+
+def recognise(request: Request) -> tuple[Provider, Route] | None:
+    """The provider whose API this path belongs to, and what the path means; None when it is nobody's."""
+    for provider in PROVIDERS:
+        if route := provider.recognise(request):
+            return provider, route
+    return None
+
+
+def speaker(request: Request) -> Provider:
+    """The provider whose error shape this client reads, for requests that are not a known call.
+
+    By host, then by the headers that only one provider's SDK sends, else OpenAI Chat, whose shape most clients read.
+    """
+    for provider in PROVIDERS:
+        if request.host in provider.HOSTS:
+            return provider
+    if "anthropic-version" in request.headers:
+        return anthropic
+    if "x-goog-api-key" in request.headers:
+        return google
+    return openai_chat

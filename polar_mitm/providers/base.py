@@ -1,0 +1,90 @@
+"""What every provider module offers, and the data that passes between a provider and the proxy.
+
+A provider is a module of pure functions on plain data: no mitmproxy, no I/O, no clock, no randomness of its own.
+It owns the *form* of one API. Who is calling, what the engine does and what is recorded belong to other rooms.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from polar_mitm.chat import CallError, ChatReply, ChatRequest, Json
+
+
+@dataclass(slots=True, frozen=True)
+class Request:
+    """An HTTP request as a provider sees it: header names are lower-case, the body is decoded from its content coding."""
+
+    method: str
+    host: str
+    path: str
+    """Without the query string."""
+    query: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True, frozen=True)
+class Ask:
+    """A parsed model request: the Chat request, and what the client wants to see of the answer.
+
+    Providers subclass this to keep what their own `render` and `stream` need.
+    """
+
+    chat: ChatRequest
+    model: str
+    """The model name the client used; it is echoed back, the engine gets its own."""
+    stream: bool
+    harness_ids: Mapping[str, str] = field(default_factory=dict)
+    """Session, thread, agent and request ids that the harness put into the request."""
+
+
+type Action = Literal["generate", "unknown"]
+
+
+@dataclass(slots=True, frozen=True)
+class Route:
+    """What a path means. `model`, `stream` and `framing` are filled only where the path says them (Google)."""
+
+    action: Action
+    model: str | None = None
+    stream: bool | None = None
+    framing: Literal["sse", "json-array"] = "sse"
+
+
+class Provider(Protocol):
+    """The shape of a provider module; `polar_mitm.providers.PROVIDERS` lists them."""
+
+    @property
+    def NAME(self) -> str: ...  # noqa: N802  (a module constant)
+
+    @property
+    def HOSTS(self) -> tuple[str, ...]: ...  # noqa: N802
+    """Host names, without wildcards, at which this provider serves models: an unknown path there is a 404 in its shape."""
+
+    @property
+    def SESSION_HEADERS(self) -> tuple[str, ...]: ...  # noqa: N802
+    """Lower-case names of headers with session, thread, agent or request ids of harnesses that speak this API."""
+
+    def recognise(self, request: Request) -> Route | None:
+        """The route, or None when this provider does not know the path."""
+
+    def parse(self, request: Request, route: Route, body: Json) -> Ask:
+        """Translate to Chat. Raises CallError('invalid_request') naming the field at fault."""
+
+    def render(self, ask: Any, reply: ChatReply) -> Json:
+        """The whole reply as the provider's JSON body."""
+
+    def stream(self, ask: Any, reply: ChatReply) -> Iterator[bytes]:
+        """The same reply as the provider's stream: one item an event (framed, ready to send), ending as the provider ends."""
+
+    def stream_type(self, ask: Any) -> str:
+        """The stream's content type."""
+
+    def keepalive(self, ask: Any) -> bytes:
+        """Bytes that every known client of this stream ignores, sent while the engine works, before the first event."""
+
+    def error(self, error: CallError) -> tuple[int, Json]:
+        """HTTP status and JSON body of a failed call."""
+
+    def stream_error(self, ask: Any, error: CallError) -> bytes:
+        """The provider's own error event, ending a stream whose headers are already out."""
