@@ -1,0 +1,76 @@
+# Two commands do all the set-up: `make demo` and `make test`. Both are quick when nothing is missing.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+# The first interpreter of at least 3.12 that really runs: a pyenv shim can exist and still refuse.
+PYTHON ?= $(shell for python in python3.12 python3.13 python3.14 python3 \
+	$$(ls -d "$${PYENV_ROOT:-$$HOME/.pyenv}"/versions/3.1[2-9]*/bin/python 2>/dev/null); do \
+	"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 12))' 2>/dev/null && { echo "$$python"; break; }; done)
+
+.PHONY: help
+help: ## these lines
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
+
+.PHONY: demo
+demo: setup ## all set-up, then a real harness on a local model: `polar demo`
+	@$(BIN)/polar demo
+
+.PHONY: test
+test: setup ## all set-up, then linters and every test, the live ones on a real engine and real harnesses
+	@$(BIN)/polar harness install pi claude-code
+	@$(BIN)/polar model install tiny
+	@$(MAKE) --no-print-directory lint
+	$(BIN)/python -m pytest $(TESTS)
+
+.PHONY: test-fast
+test-fast: $(READY) ## the tests that need no engine, harness or sandbox
+	$(BIN)/python -m pytest -m "not live" $(TESTS)
+
+.PHONY: lint
+lint: $(READY) ## ruff, mypy, import-linter
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+.PHONY: schemas
+schemas: $(READY) ## write docs/schemas from the models
+	@$(BIN)/python -m polar_mitm.capture.schema docs/schemas
+
+.PHONY: lock
+lock: $(READY) ## write requirements.lock anew from pyproject.toml
+	@$(BIN)/pip install --quiet uv==0.13.9
+	@$(BIN)/uv pip compile --quiet --universal --python-version 3.12 --generate-hashes --no-emit-index-url \
+		--no-header --no-annotate --group dev pyproject.toml -o requirements.lock
+
+.PHONY: setup
+setup: $(READY) sandbox-tools
+
+$(READY): pyproject.toml requirements.lock
+	@test -n "$(PYTHON)" || { echo "polar-mitm needs Python 3.12 or newer: none was found on PATH or in pyenv." >&2; exit 3; }
+	@echo "Making $(VENV) with $$($(PYTHON) --version)"
+	@$(PYTHON) -m venv --clear $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r requirements.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+# bubblewrap and socat make the default sandbox. They come from the system's packages; where this user may not install
+# them, `polar doctor` says so, and `--sandbox host` works without.
+.PHONY: sandbox-tools
+sandbox-tools:
+	@if ! command -v bwrap >/dev/null || ! command -v socat >/dev/null || ! command -v git >/dev/null; then \
+		if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+			echo "Installing bubblewrap, socat and git"; \
+			{ apt-get update && apt-get install -y --no-install-recommends bubblewrap socat git; } >/tmp/polar-apt.log 2>&1 \
+				|| { tail -5 /tmp/polar-apt.log >&2; exit 3; }; \
+		else \
+			echo "note: bubblewrap, socat and git are needed for the bwrap sandbox; install them with your package manager" >&2; \
+		fi; \
+	fi
+
+.PHONY: clean
+clean: ## remove the environment and the caches of this folder; runs/ and ~/.cache/polar-mitm stay
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
