@@ -1,0 +1,154 @@
+"""The Anthropic Messages API: the form of its replies and errors, as JSON and as server-sent events."""
+
+from base64 import b64encode
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+
+from polar_mitm.chat import CallError, ChatReply, Json, ToolCall
+from polar_mitm.providers import sse
+from polar_mitm.providers.base import Ask
+from polar_mitm.providers.common import arguments_object, raw_call, sent_arguments
+
+
+@dataclass(slots=True, frozen=True)
+class _Block:
+    """A content block of the reply: whole, and as a stream opens and fills it."""
+
+    whole: Json
+    opening: Json
+    deltas: tuple[Json, ...]
+
+
+def _content(reply: ChatReply) -> Iterator[_Block]:
+    if reply.reasoning:
+        yield _thinking(reply.reasoning)
+    if reply.text:
+        yield _text(reply.text)
+    for call in reply.tool_calls:
+        yield _tool_use(call)
+
+
+def _text(text: str) -> _Block:
+    return _Block(
+        {"type": "text", "text": text},
+        {"type": "text", "text": ""},
+        ({"type": "text_delta", "text": text},),
+    )
+
+
+def _thinking(text: str) -> _Block:
+    # Clients send thinking back only if it was signed, and unchanged: the same text always gets the same signature.
+    signature = b64encode(sha256(text.encode()).digest()).decode()
+    return _Block(
+        {"type": "thinking", "thinking": text, "signature": signature},
+        {"type": "thinking", "thinking": "", "signature": ""},
+        ({"type": "thinking_delta", "thinking": text}, {"type": "signature_delta", "signature": signature}),
+    )
+
+
+def _tool_use(call: ToolCall) -> _Block:
+    arguments = arguments_object(call.arguments)
+    if arguments is None:
+        return _text(raw_call(call))
+    head = {"type": "tool_use", "id": call.id, "name": call.name}
+    delta = {"type": "input_json_delta", "partial_json": sent_arguments(call.arguments)}
+    return _Block({**head, "input": arguments}, {**head, "input": {}}, (delta,))
+
+
+def render(ask: Ask, reply: ChatReply) -> Json:
+    content = [block.whole for block in _content(reply)]
+    return _message(ask, reply, content, _stop(reply, content), _usage(reply))
+
+
+def stream(ask: Ask, reply: ChatReply) -> Iterator[bytes]:
+    blocks = list(_content(reply))
+    # The true prompt count belongs into the first event: clients size their context by it.
+    begun = {**_usage(reply), "output_tokens": 1}
+    nothing = {"stop_reason": None, "stop_sequence": None}
+    yield _event({"type": "message_start", "message": _message(ask, reply, [], nothing, begun)})
+    for index, block in enumerate(blocks):
+        yield _event({"type": "content_block_start", "index": index, "content_block": block.opening})
+        for delta in block.deltas:
+            yield _event({"type": "content_block_delta", "index": index, "delta": delta})
+        yield _event({"type": "content_block_stop", "index": index})
+    stop = _stop(reply, [block.whole for block in blocks])
+    yield _event({"type": "message_delta", "delta": stop, "usage": _usage(reply)})
+    yield _event({"type": "message_stop"})
+
+
+def _message(ask: Ask, reply: ChatReply, content: list[Json], stop: Json, usage: Json) -> Json:
+    return {
+        "id": f"msg_{reply.id}",
+        "type": "message",
+        "role": "assistant",
+        "model": ask.model,
+        "content": content,
+        **stop,
+        "usage": usage,
+    }
+
+
+def _stop(reply: ChatReply, content: list[Json]) -> Json:
+    """Why the reply ended. A reply that was cut off says so even when it holds a call."""
+    match reply.finish_reason:
+        case "length" | "abort":
+            reason = "max_tokens"
+        case "content_filter":
+            reason = "refusal"
+        case _ if any(block["type"] == "tool_use" for block in content):
+            reason = "tool_use"
+        case _:
+            reason = "end_turn" if reply.stop_sequence is None else "stop_sequence"
+    return {"stop_reason": reason, "stop_sequence": reply.stop_sequence if reason == "stop_sequence" else None}
+
+
+def _usage(reply: ChatReply) -> Json:
+    # The prompt is counted whole: clients that compact by it add the cache counts, which are no part of it here.
+    return {
+        "input_tokens": reply.usage.prompt_tokens,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": 0,
+        "output_tokens": reply.usage.completion_tokens,
+    }
+
+
+def _event(data: Json) -> bytes:
+    return sse.event(data, data["type"])
+
+
+def stream_type(ask: Ask) -> str:
+    return "text/event-stream"
+
+
+def keepalive(ask: Ask) -> bytes:
+    return _event({"type": "ping"})
+
+
+_ERRORS: Mapping[str, tuple[int, str]] = {
+    "invalid_request": (400, "invalid_request_error"),
+    "unauthorized": (401, "authentication_error"),
+    "not_found": (404, "not_found_error"),
+    "too_large": (413, "request_too_large"),
+    "unsupported_encoding": (415, "invalid_request_error"),
+    "context_overflow": (400, "invalid_request_error"),
+    "overloaded": (529, "overloaded_error"),
+    "engine": (500, "api_error"),
+    "timeout": (504, "timeout_error"),
+    "internal": (500, "api_error"),
+}
+
+# Clients know a full context by these words.
+OVERFLOW = "prompt is too long: "
+
+
+def error(error: CallError) -> tuple[int, Json]:
+    status, kind = _ERRORS[error.kind]
+    message = error.message
+    if error.kind == "context_overflow" and not message.startswith(OVERFLOW):
+        message = OVERFLOW + message
+    return status, {"type": "error", "error": {"type": kind, "message": message}}
+
+
+def stream_error(ask: Ask, error_: CallError) -> bytes:
+    return sse.event(error(error_)[1], "error")
