@@ -105,6 +105,13 @@ class Fields:
         value = self.object(name)
         return None if value is None else type(self)(value, self.at(name))
 
+    def required(self, name: str) -> Self:
+        """A JSON object to read on that must be there."""
+        child = self.child(name)
+        if child is None:
+            raise self.error(name, "field required")
+        return child
+
     def children(self, name: str) -> Iterator[Self]:
         """A list of JSON objects to read on, in order; none when absent."""
         for index, value in enumerate(self.list(name)):
