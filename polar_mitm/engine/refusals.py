@@ -1,0 +1,100 @@
+"""What vLLM's refusals mean, in provider-neutral terms. Pure: status and body in, a reading of them out.
+
+The texts are vLLM's own, from 0.32 unless said; older releases word the window's limit differently and are read too.
+"""
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Any, Final
+
+from polar_mitm.chat import CallError
+
+_LIMIT: Final = (
+    re.compile(r"max_model_len=(\d+)"),
+    re.compile(r"maximum context length is (\d+)"),
+)
+_PROMPT: Final = (
+    re.compile(r"(\d+) input tokens"),
+    # Older releases: "you requested 9000 tokens (1000 in the messages, 8000 in the completion)".
+    re.compile(r"\((\d+) in the (?:messages|prompt)"),
+)
+_NO_IMAGES: Final = re.compile(r"not a multimodal model|does not support (?:image|multimodal)|[Aa]t most 0 image")
+_NO_ROOM_LEFT: Final = re.compile(r"must be at least 1, got 0\b|must be at least 1, got -")
+
+
+@dataclass(slots=True, frozen=True)
+class Refusal:
+    """An answer other than 200. `param` is the field that vLLM blames."""
+
+    status: int
+    message: str
+    param: str | None = None
+
+    @property
+    def refuses_images(self) -> bool:
+        return self.status == 400 and bool(_NO_IMAGES.search(self.message))
+
+    @property
+    def limit(self) -> int | None:
+        """The model's window in tokens, where the message says it."""
+        return _number(_LIMIT, self.message)
+
+    @property
+    def prompt_tokens(self) -> int | None:
+        """The prompt's length, where the message says it. vLLM counts only until one token over its window."""
+        return _number(_PROMPT, self.message)
+
+    def room(self, max_tokens: int | None) -> int | None:
+        """How many tokens to ask for so that the request fits; None when asking for less does not help."""
+        if self.status != 400 or max_tokens is None or self.limit is None:
+            return None
+        room = self.limit - (self.prompt_tokens or 0)
+        return room if 0 < room < max_tokens else None
+
+    def overflows(self, max_tokens: int | None) -> bool:
+        """Whether the prompt leaves no room for one token of an answer."""
+        if self.status != 400:
+            return False
+        if self.param in ("input_tokens", "input_text") or "maximum context length" in self.message:
+            return True
+        # A prompt of exactly the window's length: vLLM works out 0 tokens for the answer and blames max_tokens.
+        return bool(_NO_ROOM_LEFT.search(self.message)) and (max_tokens is None or max_tokens > 0)
+
+
+def read_refusal(status: int, raw: bytes) -> Refusal:
+    """Read vLLM's error body; what is no such body is shown as it came, shortened."""
+    try:
+        body: Any = json.loads(raw)
+    except ValueError:
+        return Refusal(status, raw[:500].decode(errors="replace").strip() or f"HTTP {status} without a text")
+    error = body.get("error", body) if isinstance(body, dict) else body
+    if not isinstance(error, dict):
+        return Refusal(status, str(error)[:500])
+    param = error.get("param")
+    return Refusal(
+        status, str(error.get("message") or error.get("detail") or error), param if isinstance(param, str) else None
+    )
+
+
+def call_error(refusal: Refusal, *, url: str, model: str) -> CallError:
+    """The refusal as the error that the client's provider will word. Overflow is told apart before this."""
+    match refusal.status:
+        case 400 | 422 if "EngineCore" not in refusal.message:
+            return CallError("invalid_request", refusal.message, param=refusal.param)
+        case 401 | 403:
+            return CallError("engine", f"{url} refuses polar's key ({refusal.message}): pass the engine's --api-key")
+        case 404:
+            mend = "was the engine restarted with another model? polar must be started again"
+            return CallError("engine", f"{url} does not serve {model!r} ({refusal.message}): {mend}")
+        case 413:
+            return CallError("too_large", f"{url}: {refusal.message}")
+        case 429 | 503:
+            return CallError("overloaded", f"{url} takes no more work: {refusal.message}")
+        case _:
+            return CallError("engine", f"{url} answered {refusal.status}: {refusal.message}")
+
+
+def _number(patterns: tuple[re.Pattern[str], ...], message: str) -> int | None:
+    found = (pattern.search(message) for pattern in patterns)
+    return next((int(match[1]) for match in found if match), None)
