@@ -4,6 +4,8 @@ SHELL := /bin/bash
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+UV := 0.13.9
+UV_INSTALL := $(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps
 
 # The first interpreter of at least 3.12 that really runs: a pyenv shim can exist and still refuse.
 PYTHON ?= $(shell for python in python3.12 python3.13 python3.14 python3 \
@@ -42,7 +44,6 @@ schemas: $(READY) ## write docs/schemas from the models
 
 .PHONY: lock
 lock: $(READY) ## write requirements.lock anew from pyproject.toml
-	@$(BIN)/pip install --quiet uv==0.13.9
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.12 --generate-hashes --no-emit-index-url \
 		--no-header --no-annotate --group dev pyproject.toml -o requirements.lock
 
@@ -53,8 +54,9 @@ $(READY): pyproject.toml requirements.lock
 	@test -n "$(PYTHON)" || { echo "polar-mitm needs Python 3.12 or newer: none was found on PATH or in pyenv." >&2; exit 3; }
 	@echo "Making $(VENV) with $$($(PYTHON) --version)"
 	@$(PYTHON) -m venv --clear $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r requirements.lock
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==$(UV)
+	@$(UV_INSTALL) --require-hashes --compile-bytecode -r requirements.lock
+	@$(UV_INSTALL) --no-build-isolation --editable .
 	@touch $@
 
 # bubblewrap and socat make the default sandbox. They come from the system's packages; where this user may not install

@@ -1,0 +1,31 @@
+"""What a person types: `polar COMMAND`. One file a command group; no logic of its own."""
+
+import typer
+
+from polar_mitm import __version__
+from polar_mitm.cli import calls, demo, doctor, harness, model, proxy, run_task
+
+app = typer.Typer(
+    name="polar",
+    help="See, record and train on what unmodified coding agents do with a model.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.callback(invoke_without_command=True)
+def main(version: bool = typer.Option(False, "--version", help="Print the version and exit.", is_eager=True)) -> None:
+    if version:
+        typer.echo(f"polar-mitm {__version__}")
+        raise typer.Exit
+
+
+app.command("demo")(demo.demo)
+app.command("run-task")(run_task.run_task)
+app.command("proxy")(proxy.proxy)
+app.command("web")(proxy.web)
+app.command("calls")(calls.calls)
+app.command("doctor")(doctor.doctor)
+app.add_typer(model.app, name="model")
+app.add_typer(harness.app, name="harness")

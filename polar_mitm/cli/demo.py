@@ -1,0 +1,42 @@
+"""`polar demo`: the main job on the default local model, all set-up included."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from polar_mitm.cli import run_task
+from polar_mitm.cli.shell import JsonFlag, Steps, default_engine_url, exit_codes, out
+from polar_mitm.harnesses.install import install as install_harness
+from polar_mitm.tasks.scenario import bundled
+
+
+def demo(
+    samples: Annotated[int, typer.Option(min=1, help="Number of sessions.")] = 4,
+    engine_url: run_task.EngineUrl = None,
+    out_folder: run_task.Out = Path("runs"),
+    json: JsonFlag = False,
+) -> None:
+    """Run the first scenario: a real harness, a real model, a table of results."""
+    scenario = bundled("hello")
+    with exit_codes(), Steps(quiet=json) as steps:
+        install_harness("pi", steps.say)
+    outcomes = run_task.run(
+        scenario,
+        engine_url=engine_url or default_engine_url(),
+        out_folder=out_folder,
+        concurrency=1,
+        json=json,
+        samples=samples,
+    )
+    if json:
+        return
+    session = outcomes[0].folder
+    out.print(
+        f"\nThe calls, token by token:   {session}/calls.jsonl\n"
+        f"A row a call:                polar calls {out_folder}\n"
+        f"The flows in mitmweb:        polar web --read {session}/flows.mitm\n"
+        f"Next, a file made by a tool: polar run-task scenarios/write_file.yaml --harness claude-code",
+        highlight=False,
+        soft_wrap=True,
+    )

@@ -1,0 +1,20 @@
+"""`polar doctor`: what is missing, wrong or untrusted here, and how to mend it."""
+
+import typer
+
+from polar_mitm.cli.shell import NOT_READY, JsonFlag, out, print_json
+from polar_mitm.rollout.doctor import examine
+
+
+def doctor(json: JsonFlag = False) -> None:
+    """Say what is missing here, and how to mend it. Exit code 3 when the demo could not run."""
+    findings = examine()
+    if json:
+        print_json([{"part": f.part, "ok": f.ok, "needed": f.needed, "says": f.says} for f in findings])
+    else:
+        for finding in findings:
+            mark = "[green]ok[/]  " if finding.ok else ("[red]no[/]  " if finding.needed else "[yellow]no[/]  ")
+            out.print(f"{mark}{finding.part:22}", end="")
+            out.print(finding.says, markup=False, highlight=False, soft_wrap=True)
+    if any(finding.needed and not finding.ok for finding in findings):
+        raise typer.Exit(NOT_READY)

@@ -1,0 +1,111 @@
+"""`polar proxy` and `polar web`: the proxy alone, and the same inside mitmweb."""
+
+import logging
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.logging import RichHandler
+
+from polar_mitm.cli.shell import BAD_USAGE, default_engine_url, err, out, run_async
+from polar_mitm.harnesses.paste import lines_to_paste
+from polar_mitm.proxy.addons import standalone
+from polar_mitm.proxy.master import EmbeddedProxy, FlowReader
+
+Port = Annotated[int, typer.Option(min=0, max=65535, help="Port of the proxy; 0 picks a free one.")]
+BasePort = Annotated[int, typer.Option("--base-url-port", min=0, max=65535, help="Port that serves as a base URL.")]
+EngineUrl = Annotated[
+    str | None, typer.Option("--engine-url", help="vLLM's OpenAI server; $POLAR_ENGINE_URL, else port 8000 here.")
+]
+Out = Annotated[Path, typer.Option("--out", help="Folder for the session's folder.", file_okay=False)]
+Host = Annotated[str, typer.Option(help="Address to listen on. Anything but loopback lets others use your engine.")]
+Model = Annotated[str, typer.Option(help="Served model name; the engine's first one when empty.")]
+Grace = Annotated[float, typer.Option(min=0, help="Seconds a streamed request waits before its headers go out.")]
+Keepalive = Annotated[float, typer.Option(min=0.1, help="Longest silence of an open stream, in seconds.")]
+
+LOCAL_ENGINE = "http://127.0.0.1:8000"
+
+
+def proxy(
+    port: Port = 8080,
+    base_url_port: BasePort = 8081,
+    engine_url: EngineUrl = None,
+    out_folder: Out = Path("runs"),
+    host: Host = "127.0.0.1",
+    model: Model = "",
+    grace: Grace = 10,
+    keepalive: Keepalive = 10,
+) -> None:
+    """Stand between any harness and the engine; one open session takes every call."""
+    _serve(_proxy(port, base_url_port, engine_url, out_folder, host, model, grace, keepalive))
+
+
+def web(
+    port: Port = 8080,
+    base_url_port: BasePort = 8081,
+    web_port: Annotated[int, typer.Option(min=1, max=65535, help="Port of mitmweb's page.")] = 8082,
+    engine_url: EngineUrl = None,
+    out_folder: Out = Path("runs"),
+    host: Host = "127.0.0.1",
+    model: Model = "",
+    grace: Grace = 10,
+    keepalive: Keepalive = 10,
+    read: Annotated[Path | None, typer.Option(help="Look at saved flows; nothing listens but the page.")] = None,
+) -> None:
+    """The same inside mitmweb, or a look at saved flows."""
+    if read is None:
+        _serve(_proxy(port, base_url_port, engine_url, out_folder, host, model, grace, keepalive, web_port))
+    elif read.is_file():
+        run_async(lambda: _read(FlowReader(read, web_port)))
+    else:
+        err.print(f"polar: {read} is no file of flows", style="red", highlight=False)
+        raise typer.Exit(BAD_USAGE)
+
+
+def _proxy(
+    port: int,
+    base_url_port: int,
+    engine_url: str | None,
+    out_folder: Path,
+    host: str,
+    model: str,
+    grace: float,
+    keepalive: float,
+    web_port: int | None = None,
+) -> EmbeddedProxy:
+    return EmbeddedProxy(
+        standalone(),
+        host=host,
+        port=port,
+        base_url_port=base_url_port,
+        web_port=web_port,
+        polar_engine_url=engine_url or default_engine_url() or LOCAL_ENGINE,
+        polar_out=str(out_folder),
+        polar_model=model,
+        polar_grace=str(grace),
+        polar_keepalive=str(keepalive),
+    )
+
+
+def _serve(embedded: EmbeddedProxy) -> None:
+    logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[RichHandler(console=err, show_path=False)])
+    logging.getLogger("mitmproxy").setLevel(logging.WARNING)
+    run_async(lambda: _until_stopped(embedded))
+
+
+async def _until_stopped(embedded: EmbeddedProxy) -> None:
+    async with embedded:
+        base_url, proxy_url = (f"http://127.0.0.1:{port}" for port in (embedded.base_url_port, embedded.port))
+        out.print(f"proxy     {proxy_url}\nbase URL  {base_url}\nCA        {embedded.ca}", highlight=False, soft_wrap=True)
+        if embedded.web_port is not None:
+            out.print(f"mitmweb   {embedded.web_url}", highlight=False, soft_wrap=True)
+        out.print("\nPaste one of these; any API key is accepted:\n")
+        for line in lines_to_paste(base_url, proxy_url, embedded.ca):
+            out.print(line, highlight=False, markup=False, soft_wrap=True)
+        await embedded.wait()
+
+
+async def _read(reader: FlowReader) -> None:
+    async with reader:
+        out.print(f"mitmweb   {reader.web_url}", highlight=False, soft_wrap=True)
+        await reader.wait()

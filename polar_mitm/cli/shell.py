@@ -1,0 +1,117 @@
+"""What every command shares: the console, `--json`, and the one place where an error becomes an exit code."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any
+
+import orjson
+import typer
+from rich.console import Console
+
+from polar_mitm.capture.reader import CallFileError
+from polar_mitm.capture.session import SessionFileError
+from polar_mitm.engine.client import EngineNotReady
+from polar_mitm.engine.install import InstallFailed as EngineInstallFailed
+from polar_mitm.engine.local import EngineFailed
+from polar_mitm.harnesses.base import HarnessMissing
+from polar_mitm.harnesses.install import InstallFailed as HarnessInstallFailed
+from polar_mitm.proxy.master import ProxyFailed
+from polar_mitm.rollout.run import NotReady
+from polar_mitm.tasks.scenario import ScenarioError
+
+FAILED = 1
+"""The work failed. An evaluator's 0.0 is not a failure."""
+BAD_USAGE = 2
+NOT_READY = 3
+"""The environment is not ready; the message or `polar doctor` says why."""
+INTERRUPTED = 128 + signal.SIGINT
+
+EXIT_CODES: dict[type[Exception], int] = {
+    ScenarioError: BAD_USAGE,
+    CallFileError: FAILED,
+    SessionFileError: BAD_USAGE,
+    EngineNotReady: NOT_READY,
+    EngineFailed: NOT_READY,
+    EngineInstallFailed: NOT_READY,
+    HarnessMissing: NOT_READY,
+    HarnessInstallFailed: NOT_READY,
+    ProxyFailed: NOT_READY,
+    NotReady: NOT_READY,
+}
+
+out = Console()
+err = Console(stderr=True)
+
+JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+
+
+def print_json(value: Any) -> None:
+    """One JSON document on standard output, indented."""
+    sys.stdout.write(orjson.dumps(value, option=orjson.OPT_INDENT_2).decode() + "\n")
+
+
+@contextmanager
+def exit_codes() -> Iterator[None]:
+    """Turn a known error into its message on standard error and its exit code; an unknown one keeps its traceback."""
+    try:
+        yield
+    except tuple(EXIT_CODES) as error:
+        err.print(f"polar: {error}", style="red", highlight=False, markup=False, soft_wrap=True)
+        raise typer.Exit(next(code for kind, code in EXIT_CODES.items() if isinstance(error, kind))) from error
+    except (KeyboardInterrupt, asyncio.CancelledError) as error:
+        err.print("polar: interrupted; everything started here was ended", style="yellow")
+        raise typer.Exit(INTERRUPTED) from error
+
+
+def run_async[T](work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Run to the end; SIGTERM and SIGHUP end it as Ctrl-C does, so that nothing is left running."""
+
+    async def main() -> T:
+        task = asyncio.current_task()
+        assert task
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+        return await work()
+
+    with exit_codes():
+        return asyncio.run(main())
+
+
+class Steps:
+    """Says what is being done: a status line on a terminal, plain lines elsewhere, nothing when quiet."""
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        self.quiet = quiet
+        self.live = err.is_terminal and not quiet
+        self._status = err.status("") if self.live else None
+        self._phase = ""
+
+    def __enter__(self) -> "Steps":
+        if self._status:
+            self._status.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if self._status:
+            self._status.stop()
+
+    def say(self, text: str) -> None:
+        """One thing done or begun."""
+        if not self.quiet:
+            err.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    def progress(self, seconds: float, phase: str) -> None:
+        """Where something long is; a line for each new phase where there is no terminal."""
+        if self._status:
+            self._status.update(f"{phase} ({seconds:.0f} s)")
+        elif phase != self._phase and not self.quiet:
+            self.say(f"  {phase} ({seconds:.0f} s)")
+        self._phase = phase
+
+
+def default_engine_url() -> str | None:
+    return os.environ.get("POLAR_ENGINE_URL")

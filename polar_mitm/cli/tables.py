@@ -1,0 +1,117 @@
+"""The tables that commands print, and the same as rows for `--json`."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from rich.table import Table
+
+from polar_mitm.capture.record import Call
+from polar_mitm.rollout.sample import Outcome
+
+
+def outcomes_table(outcomes: Iterable[Outcome]) -> Table:
+    """A row a sample: calls, prompt and response tokens, mean logprob, finish reasons, reward, seconds, folder."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("sample", "status", "calls", "prompt", "response", "logprob", "reward", "seconds"):
+        table.add_column(name, justify="left" if name == "status" else "right", no_wrap=True)
+    table.add_column("finish")
+    table.add_column("folder", overflow="fold")
+    for row in outcome_rows(outcomes):
+        table.add_row(
+            str(row["sample"]),
+            f"[{'green' if row['status'] == 'completed' else 'red'}]{row['status']}[/]",
+            str(row["calls"]),
+            str(row["prompt_tokens"]),
+            str(row["response_tokens"]),
+            _number(row["mean_logprob"]),
+            _number(row["reward"]),
+            f"{row['seconds']:.1f}",
+            ", ".join(f"{reason} {count}" for reason, count in row["finish_reasons"].items()),
+            row["folder"],
+        )
+    return table
+
+
+def outcome_rows(outcomes: Iterable[Outcome]) -> list[dict[str, Any]]:
+    """The session records with what the table adds; token counts are sums over the calls, seconds are wall time."""
+    rows = []
+    for outcome in outcomes:
+        session = outcome.session
+        rows.append(
+            {
+                **session.model_dump(by_alias=True),
+                "mean_logprob": mean_logprob(outcome.calls),
+                "finish_reasons": finish_reasons(outcome.calls),
+                "seconds": (session.finished_at or session.started_at) - session.started_at,
+                "folder": str(outcome.folder),
+            }
+        )
+    return rows
+
+
+def calls_table(rows: Iterable[dict[str, Any]]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("call", "provider", "kind", "prompt", "response", "logprob", "finish", "valid", "seconds", "lost"):
+        table.add_column(name, justify="right" if name in ("prompt", "response", "logprob", "seconds") else "left")
+    table.add_column("what")
+    for row in rows:
+        table.add_row(
+            row["call_id"],
+            row["provider"],
+            row["kind"],
+            str(row["prompt_tokens"]),
+            str(row["response_tokens"]),
+            _number(row["mean_logprob"]),
+            row["finish_reason"] or "-",
+            "yes" if row["valid"] else "[yellow]no[/]",
+            f"{row['seconds']:.1f}",
+            str(len(row["not_carried"])),
+            row["what"].replace("[", r"\["),
+        )
+    return table
+
+
+def call_row(call: Call) -> dict[str, Any]:
+    response = call.response
+    if call.error:
+        what = f"{call.error.fault}: {call.error.what}"
+    elif response and response.tool_calls:
+        what = ", ".join(
+            f"{tool['function']['name']} {tool['function']['arguments']}" for tool in response.tool_calls
+        )
+    else:
+        what = response.text if response else ""
+    return {
+        "call_id": call.identity.call_id,
+        "parent_call_id": call.parent_call_id,
+        "provider": call.origin.provider,
+        "kind": call.origin.kind,
+        "prompt_tokens": len(call.prompt_ids),
+        "response_tokens": len(response.response_ids) if response else 0,
+        "mean_logprob": mean_logprob([call]),
+        "finish_reason": response.finish_reason if response else None,
+        "valid": call.checks.valid,
+        "invalid_reason": call.checks.invalid_reason,
+        "delivery": call.delivery.status,
+        "seconds": call.identity.finished_at - call.identity.started_at,
+        "not_carried": [lost.model_dump() for lost in call.request.not_carried],
+        "what": " ".join(what.split())[:80],
+    }
+
+
+def mean_logprob(calls: Iterable[Call]) -> float | None:
+    """Mean over every sampled token of the calls, in nats; None when nothing was sampled."""
+    logprobs = [value for call in calls if call.response for value in call.response.logprobs]
+    return sum(logprobs) / len(logprobs) if logprobs else None
+
+
+def finish_reasons(calls: Iterable[Call]) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for call in calls:
+        reason = call.response.finish_reason if call.response else "none"
+        counts[reason] = counts.get(reason, 0) + 1
+    return counts
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"

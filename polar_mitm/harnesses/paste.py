@@ -1,0 +1,20 @@
+"""The shell lines that put each harness behind a polar that runs already."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+BASE_URL = {
+    "claude-code": "ANTHROPIC_BASE_URL={base} ANTHROPIC_API_KEY=polar claude",
+    "codex": "CODEX_API_KEY=polar codex -c openai_base_url='\"{base}/v1\"' -c model='\"local\"'",
+    "qwen-code": "OPENAI_BASE_URL={base}/v1 OPENAI_API_KEY=polar OPENAI_MODEL=local qwen",
+    "gemini-cli": "GOOGLE_GEMINI_BASE_URL={base} GEMINI_API_KEY=polar gemini",
+}
+PROXY = "HTTPS_PROXY={proxy} NODE_EXTRA_CA_CERTS={ca} SSL_CERT_FILE={ca} CODEX_CA_CERTIFICATE={ca}"
+"""For a harness with its own keys and hosts: opencode, pi, and those above."""
+
+
+def lines_to_paste(base_url: str, proxy_url: str, ca: Path) -> Iterator[str]:
+    """A line a harness with its base URL, then the line for any of them through the proxy, base URL untouched."""
+    for name, line in BASE_URL.items():
+        yield f"{name:12} {line.format(base=base_url)}"
+    yield f"{'any, proxied':12} {PROXY.format(proxy=proxy_url, ca=ca)} COMMAND"

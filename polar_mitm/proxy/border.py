@@ -1,0 +1,21 @@
+"""What the addons of one proxy share: the open sessions, the waiting times, and the sockets that may be dialled."""
+
+from dataclasses import dataclass, field
+from weakref import WeakKeyDictionary
+
+from mitmproxy.connection import Client
+
+from polar_mitm.proxy.sessions import Sessions
+
+type Address = tuple[str, int]
+
+
+@dataclass(slots=True)
+class Border:
+    sessions: Sessions = field(default_factory=Sessions)
+    grace_s: float = 10.0
+    """How long a streamed request waits silently: within it, a failure still gets its true status."""
+    keepalive_s: float = 10.0
+    """Longest silence of a stream whose headers are out."""
+    diverted: WeakKeyDictionary[Client, tuple[Address, Address]] = field(default_factory=WeakKeyDictionary)
+    """Per client connection: the provider address its waiting call names, and the loopback address dialled instead."""

@@ -1,0 +1,228 @@
+"""The way of one call: parsed request -> engine -> call record -> the provider's answer.
+
+`Exchange.run` is the only such path; answering in the hook and streaming through the loopback both await it. It knows no
+mitmproxy: who called and how bytes travel is `intercept`'s and `loopback`'s.
+"""
+
+import time
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import orjson
+
+from polar_mitm.capture.log import verify
+from polar_mitm.capture.record import (
+    Asked,
+    Call,
+    Checks,
+    Delivery,
+    EngineInfo,
+    Failure,
+    Identity,
+    Lost,
+    Origin,
+    Response,
+)
+from polar_mitm.capture.session import new_call_id
+from polar_mitm.chat import (
+    Assistant,
+    CallError,
+    ChatReply,
+    ChatRequest,
+    FinishReason,
+    NotCarried,
+    ToolCall,
+    message_wire,
+    tool_wire,
+)
+from polar_mitm.engine.client import Sample
+from polar_mitm.engine.scripted import tool_call_regex
+from polar_mitm.providers import Ask, Provider, Request
+from polar_mitm.proxy.sessions import Session
+
+
+@dataclass(slots=True, frozen=True)
+class Answer:
+    """What goes to the client: `body` with status and type while nothing was sent, `late` when a stream is already open."""
+
+    status: int
+    content_type: str
+    body: bytes
+    late: bytes
+
+
+class Exchange:
+    """One model call. `call` is its record, complete but for the delivery once `run` has returned or was cancelled."""
+
+    def __init__(self, session: Session, provider: Provider, request: Request, ask: Ask) -> None:
+        self.session = session
+        self.provider = provider
+        self.ask = ask
+        self.call = _draft(session, provider, request, ask)
+
+    async def run(self) -> Answer:
+        """Sample the reply and give it the provider's form. A failed call becomes the provider's error, never an exception."""
+        try:
+            sample = await self._sample()
+            return self._render(sample)
+        except CallError as error:
+            return self.failed(error)
+
+    def failed(self, error: CallError) -> Answer:
+        """The provider's form of an error, which goes onto the record as well."""
+        status, body = self.provider.error(error)
+        self.call.error = Failure(what=error.message, kind=error.kind, fault=error.fault, status=status)
+        if self.call.response:
+            self.call.response.stop_reason = None
+        late = self.provider.stream_error(self.ask, error) if self.ask.stream else b""
+        return Answer(status, "application/json", orjson.dumps(body), late)
+
+    def finish(self, delivery: Delivery) -> Call:
+        """Close the record. A call that nobody waited for is the client's own end of it."""
+        self.call.identity.finished_at = time.time()
+        self.call.delivery = delivery
+        if delivery.status == "aborted" and not self.call.error and not self.call.response:
+            self.call.error = Failure(what="the client left before the answer", kind="client_left", fault="client")
+        return self.call
+
+    async def _sample(self) -> Sample:
+        session, chat = self.session, self.ask.chat
+        if session.script is None:
+            sample = await session.engine.chat(chat, overrides=session.sampling)
+        elif regex := _scripted_turn(session, chat):
+            sample = await session.engine.chat(chat, overrides=session.sampling, force_regex=regex)
+        else:
+            sample = await session.engine.chat(chat, overrides=session.sampling, tool_choice_none=True)
+        self._record(sample)
+        return sample
+
+    def _record(self, sample: Sample) -> None:
+        capabilities = self.session.engine.capabilities
+        call = self.call
+        call.request.messages = sample.request_messages
+        call.request.tools = sample.request_tools
+        call.request.sampling_sent = sample.sampling_sent
+        call.request.not_carried += _lost(sample.not_carried)
+        call.engine = EngineInfo(
+            model=capabilities.model,
+            engine_version=capabilities.engine_version,
+            policy_version=sample.policy_version,
+            logprobs_mode=capabilities.logprobs_mode,
+            template_hash=capabilities.template_hash,
+            tokenizer_hash=capabilities.tokenizer_hash,
+        )
+        call.prompt_ids = sample.prompt_ids
+        calls = self._minted(sample)
+        call.response = Response(
+            text=sample.text,
+            reasoning=sample.reasoning,
+            tool_calls=[
+                {"id": c.id, "type": "function", "function": {"name": c.name, "arguments": c.arguments}} for c in calls
+            ],
+            response_ids=sample.response_ids,
+            logprobs=sample.logprobs,
+            forced=sample.forced,
+            finish_reason=sample.finish_reason,
+        )
+        call.checks = verify(call)
+        call.checks.decode_matches_text = sample.decode_matches_text
+        if sample.invalid_reason:
+            call.checks.valid, call.checks.invalid_reason = False, sample.invalid_reason
+
+    def _minted(self, sample: Sample) -> tuple[ToolCall, ...]:
+        """The sampled tool calls under ids of our own: minted once, equal in the answer, the record and later histories."""
+        return tuple(
+            ToolCall(f"{self.call.identity.call_id}{index:02d}", call.name, call.arguments)
+            for index, call in enumerate(sample.tool_calls)
+        )
+
+    def _render(self, sample: Sample) -> Answer:
+        reply = ChatReply(
+            id=self.call.identity.call_id.removeprefix("call_"),
+            created=int(self.call.identity.started_at),
+            text=sample.text,
+            reasoning=sample.reasoning,
+            tool_calls=self._minted(sample),
+            finish_reason=_finish_reason(sample),
+            usage=sample.usage,
+            stop_sequence=sample.stop_reason if isinstance(sample.stop_reason, str) else None,
+        )
+        assert self.call.response
+        self.call.response.stop_reason = reply.finish_reason
+        if self.ask.stream:
+            body = b"".join(self.provider.stream(self.ask, reply))
+            return Answer(200, self.provider.stream_type(self.ask), body, late=body)
+        return Answer(200, "application/json", orjson.dumps(self.provider.render(self.ask, reply)), late=b"")
+
+
+def _finish_reason(sample: Sample) -> FinishReason:
+    """The engine's word, mended where vLLM says `stop` with calls (a named function) or `tool_calls` without any."""
+    match sample.finish_reason:
+        case "stop" | "tool_calls":
+            return "tool_calls" if sample.tool_calls else "stop"
+        case "length" | "content_filter" | "abort":
+            return sample.finish_reason
+        case _:
+            return "stop"
+
+
+def _scripted_turn(session: Session, chat: ChatRequest) -> str | None:
+    """The regex of the tool call scripted for this turn, None when the model may only talk.
+
+    The turn is counted in the history itself, so a retried request gets the same step. A request that does not offer
+    the step's tool is not a turn of the task.
+    """
+    assert session.script is not None
+    done = sum(1 for message in chat.messages if isinstance(message, Assistant) and message.tool_calls)
+    if done >= len(session.script):
+        return None
+    step = session.script[done]
+    if all(tool.name != step.tool for tool in chat.tools):
+        return None
+    return tool_call_regex(step.tool, dict(step.arguments))
+
+
+def _draft(session: Session, provider: Provider, request: Request, ask: Ask) -> Call:
+    now = time.time()
+    return Call(
+        identity=Identity(
+            session_id=session.id, call_id=new_call_id(), started_at=now, finished_at=now, **session.identity
+        ),
+        origin=Origin(
+            provider=provider.NAME,
+            path=request.path,
+            streamed=ask.stream,
+            harness_ids=_harness_ids(provider, request, ask),
+            kind="turn",
+            kind_reason="a generate path",
+        ),
+        request=Asked(
+            messages=[message_wire(message) for message in ask.chat.messages],
+            tools=[tool_wire(tool) for tool in ask.chat.tools],
+            sampling_asked=_asked(ask.chat),
+            not_carried=_lost(ask.chat.not_carried),
+        ),
+        checks=Checks(valid=False, invalid_reason="the engine gave no answer"),
+        delivery=Delivery(status="aborted"),
+    )
+
+
+def _asked(chat: ChatRequest) -> dict[str, Any]:
+    """What the client said of sampling and tool choice; what it left out is left out."""
+    asked = {name: value for name, value in asdict(chat.sampling).items() if value not in (None, ())}
+    if chat.tool_choice.mode != "auto":
+        asked["tool_choice"] = chat.tool_choice.name or chat.tool_choice.mode
+    if chat.parallel_tool_calls is not None:
+        asked["parallel_tool_calls"] = chat.parallel_tool_calls
+    if chat.json_schema is not None:
+        asked["json_schema"] = chat.json_schema
+    return asked
+
+
+def _harness_ids(provider: Provider, request: Request, ask: Ask) -> dict[str, str]:
+    headers = {name: request.headers[name] for name in provider.SESSION_HEADERS if name in request.headers}
+    return {**headers, **ask.harness_ids}
+
+
+def _lost(items: tuple[NotCarried, ...]) -> list[Lost]:
+    return [Lost(field=item.field, why=item.why) for item in items]

@@ -1,0 +1,73 @@
+"""What may pass: nothing. The only socket ever dialled is polar's own loopback, for a call that waits there.
+
+Layers, so that one failing leaves the others: every flow is answered locally; a connection to any other address is killed
+before it is dialled; and mitmproxy's own options (a block list that answers 403, no raw TCP, lazy connections) stay in force
+when this addon is gone, say after a reload of a broken script.
+"""
+
+from typing import Any
+
+from mitmproxy import ctx, exceptions
+from mitmproxy.addonmanager import Loader
+from mitmproxy.proxy.server_hooks import ServerConnectionHookData
+
+from polar_mitm.proxy.border import Border
+
+BLOCK_ALL = "|~all|403"
+
+LOCKED: dict[str, Any] = {
+    "connection_strategy": "lazy",  # a CONNECT is answered without a DNS look-up or a dial
+    "http2": False,  # an h2 stream reset is invisible to a waiting hook, and h2 calls queue five at a time
+    "rawtcp": False,  # what is not HTTP would be relayed to its address unread
+    "ignore_hosts": [],  # names here are tunnelled to the internet unread
+    "allow_hosts": [],  # and so is every name not listed here
+    "tcp_hosts": [],
+    "emudhra": False,  # a certificate authority whose private key is public
+    "emudhra_old": False,
+}
+
+DEFAULTS: dict[str, Any] = {
+    "tcp_timeout": 7200,  # seconds; the watchdog would cut a call that the engine works on for long
+    "store_streamed_bodies": True,  # a streamed answer is in the saved flow and in mitmweb
+    "keep_host_header": True,  # base-URL calls show the host that the client asked
+    "upstream_cert": False,  # no look at a real server's certificate
+}
+
+
+def lock(options: Any) -> None:
+    """Put the safe options in force. Safe to call before any addon of ours is loaded, and twice."""
+    wanted = {name: value for name, value in {**DEFAULTS, **LOCKED}.items() if name in options}
+    blocks = list(options.block_list)
+    if BLOCK_ALL not in blocks:
+        wanted["block_list"] = [*blocks, BLOCK_ALL]
+    if not options.listen_host:
+        wanted["listen_host"] = "127.0.0.1"
+    options.update(**wanted)
+
+
+class Fence:
+    """Locks the options and kills every connection that is not the diverted one."""
+
+    def __init__(self, border: Border) -> None:
+        self.border = border
+
+    def load(self, loader: Loader) -> None:
+        lock(ctx.options)
+
+    def configure(self, updated: set[str]) -> None:
+        for name in updated & LOCKED.keys():
+            if getattr(ctx.options, name) != LOCKED[name]:
+                raise exceptions.OptionsError(
+                    f"polar: option {name} must stay {LOCKED[name]!r}: any other value can let traffic leave this machine"
+                )
+        if "block_list" in updated and BLOCK_ALL not in ctx.options.block_list:
+            raise exceptions.OptionsError(f"polar: block_list must keep {BLOCK_ALL!r}, which outlives a broken addon")
+        if "mode" in updated and any(mode.startswith("upstream") for mode in ctx.options.mode):
+            raise exceptions.OptionsError("polar: upstream mode would pass traffic on to another proxy")
+
+    def server_connect(self, data: ServerConnectionHookData) -> None:
+        named, loopback = self.border.diverted.get(data.client, (None, None))
+        if loopback and data.server.address == named and not data.server.via:
+            data.server.address = loopback
+        else:
+            data.server.error = "polar: nothing leaves this machine"

@@ -1,0 +1,221 @@
+"""The addon that turns model calls into engine calls, and everything else into a fast local answer."""
+
+import asyncio
+import logging
+from weakref import WeakKeyDictionary
+
+import orjson
+from mitmproxy import http
+from mitmproxy.connection import Client
+from mitmproxy.proxy.mode_specs import ReverseMode
+from mitmproxy.tls import TlsData
+
+from polar_mitm.capture.record import Delivery
+from polar_mitm.chat import CallError, Json
+from polar_mitm.providers import PROVIDERS, Provider, Request, Route, recognise, speaker
+from polar_mitm.proxy.border import Border
+from polar_mitm.proxy.exchange import Answer, Exchange
+from polar_mitm.proxy.loopback import TICKET_HEADER, Loopback, Waiting
+from polar_mitm.proxy.sessions import KEY_HEADERS, Session, UnknownSession, find_key, split_session_path
+from polar_mitm.proxy.view import annotate
+
+logger = logging.getLogger(__name__)
+
+HEALTH_HOST = "polar.local"
+CODINGS = frozenset({"", "identity", "gzip", "deflate", "br", "zstd"})
+"""Content codings that mitmproxy decodes."""
+CLIENT_LEFT = 499
+"""The status shown in the flow of a call whose client left; nobody receives it."""
+
+
+class Intercept:
+    def __init__(self, border: Border) -> None:
+        self.border = border
+        self.loopback: Loopback | None = None
+        self.waiting: dict[str, Waiting] = {}
+        self.by_connection: WeakKeyDictionary[Client, Session] = WeakKeyDictionary()
+        self.by_flow: WeakKeyDictionary[http.HTTPFlow, Session | None] = WeakKeyDictionary()
+        self._closing: asyncio.Task[None] | None = None
+
+    def done(self) -> None:
+        for waiting in self.waiting.values():
+            waiting.task.cancel()
+            waiting.exchange.session.log.record(waiting.exchange.finish(Delivery(status="aborted")))
+        self.waiting.clear()
+        if self.loopback:
+            self._closing = asyncio.get_running_loop().create_task(self.loopback.close())
+
+    def http_connect(self, flow: http.HTTPFlow) -> None:
+        """A proxy tunnel: its credentials name the session of every request inside."""
+        credentials = flow.request.headers.pop("proxy-authorization", None)
+        try:
+            self.by_connection[flow.client_conn] = self.border.sessions.of_proxy_credentials(credentials)
+        except UnknownSession as unknown:
+            flow.response = http.Response.make(
+                407, f"polar: {unknown}\n", {"Proxy-Authenticate": 'Basic realm="polar"', "Content-Type": "text/plain"}
+            )
+
+    def requestheaders(self, flow: http.HTTPFlow) -> None:
+        """Find the session, and take every secret off the flow before anything stores or shows it."""
+        if not flow.live or flow.error:
+            return
+        session_id, path = split_session_path(flow.request.path)
+        key = find_key(flow.request.headers, flow.request.query)
+        credentials = flow.request.headers.pop("proxy-authorization", None)
+        for name in KEY_HEADERS:
+            if name in flow.request.headers:
+                flow.request.headers[name] = "redacted"
+        if "key" in flow.request.query:
+            flow.request.query["key"] = "redacted"
+            session_id, path = split_session_path(flow.request.path)
+        flow.request.path = path
+        try:
+            session = self.by_connection.get(flow.client_conn)
+            if session is None and credentials:
+                session = self.border.sessions.of_proxy_credentials(credentials)
+            self.by_flow[flow] = session or self.border.sessions.of_key(session_id, key)
+            flow.metadata["polar_session"] = self.by_flow[flow].id
+        except UnknownSession:
+            self.by_flow[flow] = None
+
+    async def request(self, flow: http.HTTPFlow) -> None:
+        if flow.error or not flow.live:
+            return
+        if flow.response and not flow.metadata.pop("blocklisted", False):
+            return
+        flow.response = None
+        request = _request(flow)
+        found = recognise(request)
+        try:
+            if found:
+                await self._call(flow, request, *found)
+            else:
+                flow.response = _elsewhere(flow, request)
+        except CallError as error:
+            logger.warning("polar: %s %s: %s", request.method, request.path, error.message)
+            flow.response = _failed(found[0] if found else speaker(request), error)
+        except Exception:  # the border: whatever broke, the client gets an answer in its own form
+            logger.exception("polar: %s %s failed", request.method, request.path)
+            error = CallError("internal", "polar failed on this call; its log says why")
+            flow.response = _failed(found[0] if found else speaker(request), error)
+
+    def responseheaders(self, flow: http.HTTPFlow) -> None:
+        if flow.id in self.waiting and flow.response:
+            flow.response.stream = True
+
+    async def response(self, flow: http.HTTPFlow) -> None:
+        if waiting := self.waiting.get(flow.id):
+            delivered = flow.client_conn.connected
+            await self._conclude(flow, waiting, "delivered" if delivered else "aborted")
+
+    async def error(self, flow: http.HTTPFlow) -> None:
+        if waiting := self.waiting.get(flow.id):
+            waiting.task.cancel()
+            await self._conclude(flow, waiting, "partial" if waiting.sent else "aborted")
+
+    def client_disconnected(self, client: Client) -> None:
+        """A hook that waits does not learn that its client left; this one does, and so the engine stops."""
+        for waiting in self.waiting.values():
+            if waiting.client is client:
+                waiting.task.cancel()
+
+    def tls_failed_client(self, data: TlsData) -> None:
+        name = data.conn.sni or "an unnamed host"
+        logger.warning("polar: a client broke off TLS to %s: does it trust polar's CA certificate?", name)
+
+    async def _call(self, flow: http.HTTPFlow, request: Request, provider: Provider, route: Route) -> None:
+        session = self.by_flow.get(flow)
+        if session is None:
+            raise CallError("unauthorized", "polar: this API key belongs to no open session")
+        ask = provider.parse(request, route, _body(flow))
+        await self._exchange(flow, Exchange(session, provider, request, ask))
+
+    async def _exchange(self, flow: http.HTTPFlow, exchange: Exchange) -> None:
+        """Wait for the answer in the hook; a stream that outlives the grace goes on through the loopback."""
+        task = asyncio.get_running_loop().create_task(exchange.run(), name=exchange.call.identity.call_id)
+        waiting = self.waiting[flow.id] = Waiting(flow.client_conn, exchange, task)
+        task.add_done_callback(lambda _: annotate(flow, exchange.call))
+        done, _ = await asyncio.wait([task], timeout=self.border.grace_s if exchange.ask.stream else None)
+        if task.cancelled():
+            flow.response = http.Response.make(CLIENT_LEFT)
+            await self._conclude(flow, waiting, "aborted")
+        elif done:
+            flow.response = _response(task.result())
+            waiting.sent = len(flow.response.raw_content or b"")
+        else:
+            await self._divert(flow, waiting)
+
+    async def _divert(self, flow: http.HTTPFlow, waiting: Waiting) -> None:
+        if self.loopback is None:
+            self.loopback = Loopback(self.border.keepalive_s)
+        ticket, address = await self.loopback.admit(waiting)
+        request = flow.request
+        request.headers[TICKET_HEADER] = ticket
+        # h1 needs a length, which an h2 or chunked client may have left out.
+        request.headers.pop("transfer-encoding", None)
+        request.headers["content-length"] = str(len(request.raw_content or b""))
+        request.scheme = "http"
+        self.border.diverted[flow.client_conn] = ((request.host, request.port), address)
+
+    async def _conclude(self, flow: http.HTTPFlow, waiting: Waiting, status: str) -> None:
+        """Close the call's record and store it, once."""
+        if self.waiting.pop(flow.id, None) is None:
+            return
+        flow.request.headers.pop(TICKET_HEADER, None)
+        call = waiting.exchange.finish(Delivery.model_validate({"status": status, "bytes_sent": waiting.sent}))
+        annotate(flow, call)
+        await asyncio.to_thread(waiting.exchange.session.log.record, call)
+
+
+def _request(flow: http.HTTPFlow) -> Request:
+    request = flow.request
+    return Request(
+        method=request.method,
+        host=request.pretty_host,
+        path=request.path.partition("?")[0],
+        query=dict(request.query.items()),
+        headers={name.lower(): value for name, value in request.headers.items()},
+    )
+
+
+def _body(flow: http.HTTPFlow) -> Json:
+    """The request's JSON object. Raises CallError naming what can't be read."""
+    coding = flow.request.headers.get("content-encoding", "").strip().lower()
+    if coding not in CODINGS:
+        raise CallError("unsupported_encoding", f"content-encoding {coding!r} is not one of {sorted(CODINGS - {''})}")
+    try:
+        content = flow.request.get_content() or b""
+        body = orjson.loads(content)
+    except ValueError as error:
+        raise CallError("invalid_request", f"the request body can't be read as JSON: {error}") from error
+    if not isinstance(body, dict):
+        raise CallError("invalid_request", "the request body is not a JSON object")
+    return body
+
+
+def _elsewhere(flow: http.HTTPFlow, request: Request) -> http.Response:
+    """The answer to what is no model call: health, a refused websocket, or a 404 in the shape the client reads."""
+    if request.host == HEALTH_HOST or request.path == "/healthz":
+        return _json(200, {"status": "ok"})
+    if "websocket" in request.headers.get("upgrade", "").lower():
+        # 426 makes Codex fall back to HTTPS at once; any other refusal costs it seven tries.
+        refusal = _json(426, {"error": {"message": "polar: use HTTPS, not a websocket"}})
+        refusal.headers["connection"] = "close"
+        return refusal
+    base_url = isinstance(flow.client_conn.proxy_mode, ReverseMode)
+    if base_url or any(request.host in provider.HOSTS for provider in PROVIDERS):
+        return _failed(speaker(request), CallError("not_found", f"polar serves no {request.method} {request.path}"))
+    return _json(404, {"error": {"message": f"polar: {request.host} is no model API, and nothing leaves this machine"}})
+
+
+def _failed(provider: Provider, error: CallError) -> http.Response:
+    status, body = provider.error(error)
+    return _json(status, body)
+
+
+def _response(answer: Answer) -> http.Response:
+    return http.Response.make(answer.status, answer.body, {"content-type": answer.content_type})
+
+
+def _json(status: int, body: Json) -> http.Response:
+    return http.Response.make(status, orjson.dumps(body), {"content-type": "application/json"})

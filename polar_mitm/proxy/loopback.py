@@ -1,0 +1,83 @@
+"""A loopback HTTP server inside the proxy's event loop, through which mitmproxy streams answers that take long.
+
+mitmproxy can't send bytes before a hook returns, so a call that outlives its grace is diverted here: headers go out at once,
+keep-alives follow while the engine works, then the answer. A request needs a ticket, which is good for one use.
+"""
+
+import asyncio
+import secrets
+from dataclasses import dataclass
+
+from aiohttp import web
+from mitmproxy.connection import Client
+
+from polar_mitm.proxy.exchange import Answer, Exchange
+
+TICKET_HEADER = "x-polar-ticket"
+
+
+@dataclass(slots=True, eq=False)
+class Waiting:
+    """A call on its way, and who waits for it."""
+
+    client: Client
+    exchange: Exchange
+    task: asyncio.Task[Answer]
+    sent: int = 0
+    """Bytes of the answer handed over; keep-alives are not counted."""
+
+
+class Loopback:
+    def __init__(self, keepalive_s: float) -> None:
+        self.keepalive_s = keepalive_s
+        self._tickets: dict[str, Waiting] = {}
+        self._runner: web.AppRunner | None = None
+        self._starting = asyncio.Lock()
+        self._address: tuple[str, int] | None = None
+
+    async def admit(self, waiting: Waiting) -> tuple[str, tuple[str, int]]:
+        """A ticket for this call, and the address to bring it to. Starts the server when it is the first."""
+        async with self._starting:
+            if self._address is None:
+                self._address = await self._start()
+        ticket = secrets.token_urlsafe(24)
+        self._tickets[ticket] = waiting
+        return ticket, self._address
+
+    async def close(self) -> None:
+        if self._runner:
+            await self._runner.cleanup()
+
+    async def _start(self) -> tuple[str, int]:
+        app = web.Application(client_max_size=0)
+        app.router.add_route("*", "/{path:.*}", self._serve)
+        # Without handler_cancellation a client that left would not cancel the handler, nor that the engine.
+        self._runner = web.AppRunner(app, handler_cancellation=True, access_log=None, keepalive_timeout=1)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, "127.0.0.1", 0)
+        await site.start()
+        host, port = self._runner.addresses[0][:2]
+        return host, port
+
+    async def _serve(self, request: web.Request) -> web.StreamResponse:
+        waiting = self._tickets.pop(request.headers.get(TICKET_HEADER, ""), None)
+        if waiting is None:
+            return web.Response(status=403, text="polar: no ticket")
+        await request.read()
+        exchange = waiting.exchange
+        response = web.StreamResponse(headers={"content-type": exchange.provider.stream_type(exchange.ask)})
+        try:
+            await response.prepare(request)
+            keepalive = exchange.provider.keepalive(exchange.ask)
+            await response.write(keepalive)
+            while not (await asyncio.wait([waiting.task], timeout=self.keepalive_s))[0]:
+                await response.write(keepalive)
+            answer = waiting.task.result()
+            if exchange.call.error:
+                exchange.call.error.status = None
+            await response.write(answer.late)
+            waiting.sent = len(answer.late)
+            await response.write_eof()
+        finally:
+            waiting.task.cancel()
+        return response

@@ -1,0 +1,99 @@
+"""The addon that makes a bare mitmproxy a polar: options for the engine and the output, and one session for anyone."""
+
+import asyncio
+import logging
+import sys
+import time
+from pathlib import Path
+
+from mitmproxy import ctx, exceptions
+from mitmproxy.addonmanager import Loader
+
+from polar_mitm.capture.session import SessionEngine, SessionFolder, SessionLog, SessionRecord, new_session_id
+from polar_mitm.engine.client import Engine, EngineNotReady
+from polar_mitm.proxy.border import Border
+from polar_mitm.proxy.sessions import Session
+
+logger = logging.getLogger(__name__)
+
+NOT_READY = 3
+"""Exit code when the environment is not ready."""
+
+
+class Standalone:
+    """Every option is a string: mitmproxy drops a script whose option has the wrong type, and goes on without it."""
+
+    def __init__(self, border: Border) -> None:
+        self.border = border
+        self.engine: Engine | None = None
+        self._opening: asyncio.Task[None] | None = None
+        self._closing: asyncio.Task[None] | None = None
+
+    def load(self, loader: Loader) -> None:
+        loader.add_option("polar_engine_url", str, "http://127.0.0.1:8000", "vLLM's OpenAI server, without /v1.")
+        loader.add_option("polar_engine_key", str, "", "API key of the engine, when it wants one.")
+        loader.add_option("polar_model", str, "", "Served model name; the engine's first one when empty.")
+        loader.add_option("polar_out", str, "runs", "Folder in which the session's folder is made.")
+        loader.add_option("polar_grace", str, "10", "Seconds that a streamed request waits before its headers go out.")
+        loader.add_option("polar_keepalive", str, "10", "Longest silence of an open stream, in seconds.")
+
+    def configure(self, updated: set[str]) -> None:
+        if "polar_grace" in updated:
+            self.border.grace_s = _seconds("polar_grace", ctx.options.polar_grace, least=0)
+        if "polar_keepalive" in updated:
+            self.border.keepalive_s = _seconds("polar_keepalive", ctx.options.polar_keepalive, least=0.1)
+        if "polar_engine_url" in updated and not ctx.options.polar_engine_url.startswith(("http://", "https://")):
+            raise exceptions.OptionsError(f"polar_engine_url: {ctx.options.polar_engine_url!r} is no http(s) URL")
+
+    def running(self) -> None:
+        # Sync, since a reloaded script's hooks are called so.
+        if unknown := sorted(name for name in ctx.options.deferred if name.startswith("polar_")):
+            logger.error("polar: unknown option %s", ", ".join(unknown))
+            _leave(NOT_READY)
+        self._opening = asyncio.get_running_loop().create_task(self._open())
+
+    def done(self) -> None:
+        if self._opening:
+            self._opening.cancel()
+        if session := self.border.sessions.anyone:
+            session.log.close("completed")
+            self.border.sessions.anyone = None
+        if self.engine:
+            self._closing = asyncio.get_running_loop().create_task(self.engine.close())
+
+    async def _open(self) -> None:
+        options = ctx.options
+        self.engine = Engine(
+            options.polar_engine_url, model=options.polar_model or None, api_key=options.polar_engine_key or None
+        )
+        try:
+            capabilities = await self.engine.open()
+            folder = SessionFolder.create(Path(options.polar_out), new_session_id())
+        except (EngineNotReady, OSError) as error:
+            logger.error("polar: %s", error)
+            _leave(NOT_READY)
+            return
+        record = SessionRecord(
+            session_id=folder.path.name,
+            started_at=time.time(),
+            engine=SessionEngine(
+                url=capabilities.url, model=capabilities.model, engine_version=capabilities.engine_version
+            ),
+        )
+        self.border.sessions.anyone = Session(id=record.session_id, log=SessionLog(folder, record), engine=self.engine)
+        logger.info("polar: %s on %s; calls go to %s", capabilities.model, capabilities.url, folder.calls)
+
+
+def _seconds(name: str, text: str, *, least: float) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not least <= seconds < float("inf"):
+        raise exceptions.OptionsError(f"{name}: {text!r} is not a number of seconds of at least {least:g}")
+    return seconds
+
+
+def _leave(code: int) -> None:
+    """End the process from inside its event loop, which unwinds through mitmproxy's own shutdown."""
+    asyncio.get_running_loop().call_soon(sys.exit, code)

@@ -1,0 +1,35 @@
+"""What a person sees of a call in mitmweb and the console: a comment and a mark on its flow."""
+
+from mitmproxy.http import HTTPFlow
+
+from polar_mitm.capture.record import Call
+
+
+def annotate(flow: HTTPFlow, call: Call) -> None:
+    """Write the call onto its flow: metadata for replay, a comment and a mark for the eye. Before the `response` hook."""
+    flow.metadata["polar"] = call.model_dump_json()
+    flow.comment = comment(call)
+    flow.marked = mark(call)
+
+
+def comment(call: Call) -> str:
+    """One line: session, tokens in and out, mean logprob, finish; or what failed."""
+    session = call.identity.session_id[-6:]
+    if call.error:
+        return f"…{session} · {call.error.fault}: {call.error.what}"
+    response = call.response
+    if not response:
+        return f"…{session} · no answer"
+    mean = f"{sum(response.logprobs) / len(response.logprobs):.2f}" if response.logprobs else "-"
+    tools = "".join(f" · {tool['function']['name']}" for tool in response.tool_calls)
+    tokens = f"{len(call.prompt_ids)} → {len(response.response_ids)} tokens"
+    return f"…{session} · {tokens} · logprob {mean} · {response.finish_reason}{tools}"
+
+
+def mark(call: Call) -> str:
+    """An emoji name: red for a failure, yellow for a record that can't be trained on, blue for a scripted turn, else green."""
+    if call.error:
+        return ":red_circle:"
+    if not call.checks.valid:
+        return ":yellow_circle:"
+    return ":large_blue_circle:" if call.response and call.response.forced else ":green_circle:"

@@ -1,0 +1,214 @@
+"""One sample: a session is opened at the proxy, the harness runs in its sandbox, the outcome is graded and written down."""
+
+import asyncio
+import time
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from polar_mitm.capture.reader import CallFileError, read_calls
+from polar_mitm.capture.record import Call
+from polar_mitm.capture.session import (
+    SessionEngine,
+    SessionFolder,
+    SessionLog,
+    SessionRecord,
+    Status,
+    new_session_id,
+)
+from polar_mitm.engine.client import Engine
+from polar_mitm.harnesses.base import Access, Harness, Installed, Prepared
+from polar_mitm.proxy.border import Border
+from polar_mitm.proxy.master import EmbeddedProxy
+from polar_mitm.proxy.sessions import Session, Step
+from polar_mitm.sandboxes.base import Exit, Layout, RunSpec, Sandbox, SandboxError
+from polar_mitm.sandboxes.bridge import UnixBridge
+from polar_mitm.tasks.evaluators import evaluate
+from polar_mitm.tasks.scenario import Scenario
+from polar_mitm.tasks.workspace import Workspace
+
+STDERR_TAIL = 400
+"""Characters of the harness's last words that go into the reason of a failed session."""
+
+
+@dataclass(slots=True, frozen=True)
+class Job:
+    """What every sample of one run shares."""
+
+    scenario: Scenario
+    harness: Harness
+    installed: Installed
+    sandbox: Sandbox
+    intercept: str
+    engine: Engine
+    border: Border
+    proxy: EmbeddedProxy
+    out: Path
+
+
+@dataclass(slots=True)
+class Outcome:
+    """A finished sample: its session's record and calls."""
+
+    folder: Path
+    session: SessionRecord
+    calls: list[Call] = field(default_factory=list)
+
+
+async def run_sample(job: Job, sample: int) -> Outcome:
+    """Run one sample to its graded end. Cancellation ends the harness, closes the session as `cancelled`, and goes on up."""
+    folder = SessionFolder.create(job.out, new_session_id())
+    log = SessionLog(folder, _record(job, folder.path.name, sample))
+    session = Session(
+        id=folder.path.name,
+        log=log,
+        engine=job.engine,
+        identity={
+            "task_id": job.scenario.name,
+            "sample": sample,
+            "harness": job.harness.NAME,
+            "harness_version": job.installed.version,
+        },
+        sampling=job.scenario.sampling,
+        script=_script(job),
+    )
+    job.border.sessions.add(session)
+    try:
+        await _run(job, session, folder)
+    except asyncio.CancelledError:
+        log.close("cancelled", reason="interrupted")
+        raise
+    except (SandboxError, OSError) as error:
+        log.close("error", reason=str(error))
+    finally:
+        job.border.sessions.remove(session)
+    return Outcome(folder.path, log.session, _calls(folder))
+
+
+async def _run(job: Job, session: Session, folder: SessionFolder) -> None:
+    scenario = job.scenario
+    workspace = await Workspace.prepare(folder.path, scenario)
+    home = folder.path / "home"
+    home.mkdir(mode=0o700)
+    layout = job.sandbox.layout(
+        workspace=workspace.path,
+        home=home,
+        ca=job.proxy.ca,
+        proxy_port=job.proxy.port,
+        base_port=job.proxy.base_url_port,
+    )
+    prepared = job.harness.prepare(job.installed, _access(job, session, layout), layout, scenario.instruction_text)
+    async with AsyncExitStack() as stack:
+        proxy_socket = await stack.enter_async_context(UnixBridge(job.proxy.port))
+        base_socket = await stack.enter_async_context(UnixBridge(job.proxy.base_url_port))
+        spec = _spec(job, session, folder, workspace.path, home, prepared)
+        spec.sockets = {layout.proxy_port: proxy_socket.path, layout.base_port: base_socket.path}
+        ended = await job.sandbox.run(spec)
+    await _grade(job, session, folder, workspace, ended)
+
+
+async def _grade(job: Job, session: Session, folder: SessionFolder, workspace: Workspace, ended: Exit) -> None:
+    """What came of it: the answer, the workspace's diff, the reward, the session's status."""
+    stdout = folder.stdout.read_text(errors="replace") if folder.stdout.exists() else ""
+    folder.answer.write_text(job.harness.answer(stdout))
+    calls = _calls(folder)
+    folder.workspace_diff.write_bytes(await workspace.diff())
+    status, reason = _status(ended, folder, calls)
+    record = session.log.session
+    if status != "error":
+        evaluation = await evaluate(
+            job.scenario.evaluator,
+            sandbox=job.sandbox,
+            session_id=session.id,
+            workspace=workspace.path,
+            answer=folder.answer,
+            exit_code=ended.code,
+            valid_calls=sum(call.checks.valid for call in calls),
+        )
+        record.reward, record.rewards, record.evaluation_error = evaluation.reward, evaluation.rewards, evaluation.error
+        (folder.path / "evaluator.txt").write_text(evaluation.output)
+    session.log.close(status, reason=reason, exit_code=ended.code)
+
+
+def _status(ended: Exit, folder: SessionFolder, calls: list[Call]) -> tuple[Status, str | None]:
+    """A harness that ends badly without one call could not run: that is an error, not a failed attempt."""
+    if ended.timed_out:
+        return "timeout", f"stopped after {ended.seconds:.0f} s"
+    if ended.code == 0:
+        return "completed", None
+    words = folder.stderr.read_text(errors="replace").strip() or folder.stdout.read_text(errors="replace").strip()
+    reason = f"exit code {ended.code}: {words[-STDERR_TAIL:]}"
+    return ("failed" if calls else "error"), reason
+
+
+def _calls(folder: SessionFolder) -> list[Call]:
+    """The session's calls; none when there is no file. An unreadable file has poisoned the session already."""
+    try:
+        return list(read_calls(folder.calls))
+    except (FileNotFoundError, CallFileError):
+        return []
+
+
+def _record(job: Job, session_id: str, sample: int) -> SessionRecord:
+    capabilities = job.engine.capabilities
+    return SessionRecord(
+        session_id=session_id,
+        task_id=job.scenario.name,
+        sample=sample,
+        harness=job.harness.NAME,
+        harness_version=job.installed.version,
+        sandbox=job.sandbox.NAME,
+        intercept=job.intercept,
+        scenario=str(job.scenario.path),
+        engine=SessionEngine(
+            url=capabilities.url, model=capabilities.model, engine_version=capabilities.engine_version
+        ),
+        started_at=time.time(),
+    )
+
+
+def _script(job: Job) -> tuple[Step, ...] | None:
+    if not job.scenario.script:
+        return None
+    steps = []
+    for step in job.scenario.script:
+        tool, arguments = job.harness.shell_call(step.shell) if step.shell is not None else (step.tool, step.arguments)
+        steps.append(Step(tool, arguments))
+    return tuple(steps)
+
+
+def _access(job: Job, session: Session, layout: Layout) -> Access:
+    return Access(
+        mode=job.intercept,
+        base_url=f"http://127.0.0.1:{layout.base_port}/s/{session.id}",
+        proxy_url=f"http://{session.id}:{session.token}@127.0.0.1:{layout.proxy_port}",
+        key=session.token,
+        model=job.engine.capabilities.model,
+        max_model_len=job.engine.capabilities.max_model_len,
+    )
+
+
+def _spec(
+    job: Job, session: Session, folder: SessionFolder, workspace: Path, home: Path, prepared: Prepared
+) -> RunSpec:
+    for name, text in prepared.files.items():
+        file = home / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    stdin = None
+    if prepared.stdin is not None:
+        stdin = folder.path / "stdin.txt"
+        stdin.write_bytes(prepared.stdin)
+    return RunSpec(
+        argv=prepared.argv,
+        env=prepared.env,
+        workspace=workspace,
+        home=home,
+        ca=job.proxy.ca,
+        stdout=folder.stdout,
+        stderr=folder.stderr,
+        stdin=stdin,
+        timeout_s=job.scenario.timeout_s,
+        marker=session.id,
+        read_only=job.installed.read_only,
+    )
