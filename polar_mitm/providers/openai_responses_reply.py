@@ -1,0 +1,185 @@
+"""Replies of the Responses API: the response object, its events, and errors. What a request means is in
+`openai_responses`.
+"""
+
+import base64
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from polar_mitm.chat import CallError, ChatReply, Json
+from polar_mitm.providers import sse
+from polar_mitm.providers.base import Ask
+from polar_mitm.providers.openai_common import api_error
+from polar_mitm.providers.openai_responses_tools import Declared, call_item
+
+# Marks reasoning text that polar itself put into `encrypted_content`, so that a replay brings it back whole.
+REASONING_SEAL = "polar.v1."
+
+
+@dataclass(slots=True, frozen=True)
+class ResponsesAsk(Ask):
+    declared: Mapping[str, Declared] = field(default_factory=dict)
+    """How the client declared each tool, by the name the model calls it."""
+    echo: Json = field(default_factory=dict)
+    """Fields of the request that the response object repeats."""
+
+
+def seal(reasoning: str) -> str:
+    return REASONING_SEAL + base64.b64encode(reasoning.encode()).decode()
+
+
+def unseal(encrypted_content: str) -> str | None:
+    """The reasoning text that `seal` put away; None for content of another service."""
+    if not encrypted_content.startswith(REASONING_SEAL):
+        return None
+    try:
+        return base64.b64decode(encrypted_content.removeprefix(REASONING_SEAL), validate=True).decode()
+    except ValueError:  # no base64, or no text: cut or changed on the way
+        return None
+
+
+def render(ask: ResponsesAsk, reply: ChatReply) -> Json:
+    usage = {
+        "input_tokens": reply.usage.prompt_tokens,
+        "input_tokens_details": {"cached_tokens": reply.usage.cached_tokens, "cache_write_tokens": 0},
+        "output_tokens": reply.usage.completion_tokens,
+        "output_tokens_details": {"reasoning_tokens": reply.usage.reasoning_tokens},
+        "total_tokens": reply.usage.prompt_tokens + reply.usage.completion_tokens,
+    }
+    reason = _incomplete_reason(reply)
+    return {
+        **_response(ask, f"resp_{reply.id}", reply.created, "incomplete" if reason else "completed"),
+        "incomplete_details": {"reason": reason} if reason else None,
+        "output": _output(ask, reply),
+        "usage": usage,
+    }
+
+
+def _response(ask: ResponsesAsk, response_id: str, created: int, status: str) -> Json:
+    """The response object before there is any output."""
+    return {
+        "id": response_id,
+        "object": "response",
+        "created_at": created,
+        "status": status,
+        "background": False,
+        "error": None,
+        "incomplete_details": None,
+        "instructions": None,
+        "model": ask.model,
+        "output": [],
+        "previous_response_id": None,
+        "store": False,
+        "usage": None,
+        "user": None,
+        **ask.echo,
+    }
+
+
+def _incomplete_reason(reply: ChatReply) -> str | None:
+    match reply.finish_reason:
+        case "length":
+            return "max_output_tokens"
+        case "content_filter":
+            return "content_filter"
+        case _:
+            return None
+
+
+def _output(ask: ResponsesAsk, reply: ChatReply) -> list[Json]:
+    items: list[Json] = []
+    if reply.reasoning:
+        items.append(
+            {
+                "id": f"rs_{reply.id}",
+                "type": "reasoning",
+                "status": "completed",
+                "summary": [],
+                "content": [{"type": "reasoning_text", "text": reply.reasoning}],
+                "encrypted_content": seal(reply.reasoning),
+            }
+        )
+    if reply.text or not reply.tool_calls:
+        part = {"type": "output_text", "text": reply.text, "annotations": [], "logprobs": []}
+        message = {"id": f"msg_{reply.id}", "type": "message", "status": "completed", "role": "assistant"}
+        items.append({**message, "content": [part]})
+    for number, call in enumerate(reply.tool_calls):
+        items.append(call_item(call, ask.declared, f"{reply.id}{number}", "completed"))
+    if _incomplete_reason(reply):
+        items[-1]["status"] = "incomplete"
+    return items
+
+
+def stream(ask: ResponsesAsk, reply: ChatReply) -> Iterator[bytes]:
+    return _numbered(_events(ask, reply))
+
+
+def _numbered(events: Iterable[tuple[str, Json]]) -> Iterator[bytes]:
+    for number, (name, data) in enumerate(events):
+        name = f"response.{name}"
+        yield sse.event({"type": name, "sequence_number": number, **data}, name)
+
+
+def _events(ask: ResponsesAsk, reply: ChatReply) -> Iterator[tuple[str, Json]]:
+    whole = render(ask, reply)
+    begun = _response(ask, whole["id"], reply.created, "in_progress")
+    yield "created", {"response": begun}
+    yield "in_progress", {"response": begun}
+    for index, item in enumerate(whole["output"]):
+        yield "output_item.added", {"output_index": index, "item": _opened(item)}
+        for name, data in _filling(item):
+            yield name, {"item_id": item["id"], "output_index": index, **data}
+        yield "output_item.done", {"output_index": index, "item": item}
+    yield whole["status"], {"response": whole}
+
+
+def _opened(item: Json) -> Json:
+    """The item as it is announced: every field there, none of them filled. Codex loses an item without its lists."""
+    empty: Json = {"status": "in_progress", "content": [], "arguments": "", "input": ""}
+    return {name: empty.get(name, value) for name, value in item.items() if name != "encrypted_content"}
+
+
+def _filling(item: Json) -> Iterator[tuple[str, Json]]:
+    match item["type"]:
+        case "message" | "reasoning":
+            for index, part in enumerate(item["content"]):
+                at, name, text = {"content_index": index}, part["type"], part["text"]
+                logprobs: Json = {"logprobs": []} if name == "output_text" else {}
+                yield "content_part.added", {**at, "part": {**part, "text": ""}}
+                yield f"{name}.delta", {**at, "delta": text, **logprobs}
+                yield f"{name}.done", {**at, "text": text, **logprobs}
+                yield "content_part.done", {**at, "part": part}
+        case "function_call":
+            yield "function_call_arguments.delta", {"delta": item["arguments"]}
+            yield "function_call_arguments.done", {"arguments": item["arguments"]}
+        case "custom_tool_call":
+            yield "custom_tool_call_input.delta", {"delta": item["input"]}
+            yield "custom_tool_call_input.done", {"input": item["input"]}
+
+
+def stream_type(ask: ResponsesAsk) -> str:
+    return "text/event-stream"
+
+
+def keepalive(ask: ResponsesAsk) -> bytes:
+    """A comment, which every client skips."""
+    return b": keep-alive\n\n"
+
+
+def error(error: CallError) -> tuple[int, Json]:
+    return api_error(error)
+
+
+def stream_error(ask: ResponsesAsk, error: CallError) -> bytes:
+    """A whole stream of a failed response: SDKs refuse a last event that no `response.created` came before."""
+    # There is no reply to name the response after; the conversation gives an id that is at least its own.
+    response_id = f"resp_{hashlib.sha256(repr(ask.chat).encode(errors='backslashreplace')).hexdigest()[:32]}"
+    match error.kind:
+        case "context_overflow":
+            code = "context_length_exceeded"  # Codex compacts, or stops, on this code
+        case _:
+            code = "invalid_prompt" if error.fault == "client" else "server_error"
+    begun = _response(ask, response_id, 0, "in_progress")
+    failed = {**begun, "status": "failed", "error": {"code": code, "message": error.message}}
+    return b"".join(_numbered([("created", {"response": begun}), ("failed", {"response": failed})]))
