@@ -5,7 +5,7 @@ The replies' form is in `anthropic_reply`. Counting tokens, batches and models a
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby, takewhile
 
 import orjson
@@ -16,7 +16,6 @@ from polar_mitm.chat import (
     Image,
     Json,
     Message,
-    NotCarried,
     Part,
     Sampling,
     System,
@@ -67,6 +66,11 @@ SESSION_HEADERS = (
     "x-parent-session-id",
 )
 
+READ_FIELDS = (
+    *("model", "messages", "system", "tools", "tool_choice", "stream", "metadata", "output_config", "output_format"),
+    *("max_tokens", "temperature", "top_p", "top_k", "stop_sequences"),
+)
+
 # Claude Code's first system block: a hash of the request and more, new in every request, so that no prompt would ever
 # continue the one before.
 BILLING_LINE = re.compile(r"\Ax-anthropic-billing-header:[^\n]*\n?")
@@ -86,12 +90,13 @@ SERVER_BLOCKS = frozenset(
         "mcp_tool_use",
         "server_tool_use",
         "text_editor_code_execution_tool_result",
-        "tool_removal",
         "tool_search_tool_result",
         "web_fetch_tool_result",
         "web_search_tool_result",
     }
 )
+
+TOOL_CHANGES = ("tool_addition", "tool_removal")
 
 SESSION_AT_END = re.compile(r"_session_([0-9a-f-]{36})\Z")
 
@@ -135,8 +140,9 @@ def parse(request: Request, route: Route, body: Json) -> Ask:
             stop=fields.texts("stop_sequences"),
         ),
         json_schema=_json_schema(fields, found.notes),
-        not_carried=_rest(fields, found.notes),
     )
+    _note_rest(fields, READ_FIELDS, found.notes)
+    chat = replace(chat, not_carried=found.notes.all())
     return Ask(chat, model, fields.flag("stream") or False, _harness_ids(request, fields))
 
 
@@ -158,7 +164,7 @@ def _messages(fields: Fields, found: _Found) -> tuple[Message, ...]:
     if not messages:
         raise fields.error("messages", "there is no text in any message")
     if isinstance(messages[-1], Assistant):
-        found.notes.add(turns[-1].path, "the answer is a new message, it does not continue this one")
+        found.notes.add("messages", "the answer is a new message, it does not continue the assistant's last one")
     return tuple(messages)
 
 
@@ -192,14 +198,20 @@ def _system_text(turn: Fields, found: _Found) -> str:
     texts = []
     _note_rest(turn, ("role", "content"), found.notes)
     for block in _blocks(turn, "content", required=False):
-        match block.text("type"):
-            case "tool_addition" if (tool := block.required("tool")).text("type") == "tool_reference":
-                found.loaded_tools.add(tool.text("name"))
-            case "tool_addition" | "tool_removal":
-                found.notes.add(block.at("type"), "tools are those of the request's `tools` list")
-            case _:
-                texts.append(_only_text(block))
+        if block.text("type") in TOOL_CHANGES:
+            _tool_change(block, found)
+        else:
+            texts.append(_only_text(block))
     return "\n\n".join(texts)
+
+
+def _tool_change(block: Fields, found: _Found) -> None:
+    """A tool put before the model, or taken away, in the middle of the conversation."""
+    tool = block.required("tool")
+    if block.text("type") == "tool_addition" and tool.text("type") == "tool_reference":
+        found.loaded_tools.add(tool.text("name"))
+    else:
+        found.notes.add(block.path, "the model has the tools of the request's `tools` list throughout")
 
 
 def _only_text(block: Fields) -> str:
@@ -258,6 +270,8 @@ def _parts(block: Fields, found: _Found) -> Iterator[Part]:
             name = block.text("tool_name")
             found.loaded_tools.add(name)
             yield Text(f"Tool loaded: {name}")
+        case kind if kind in TOOL_CHANGES:
+            _tool_change(block, found)
         case kind if kind in SERVER_BLOCKS:
             found.notes.add(block.path, f"{kind}: nothing here runs Anthropic's server tools")
         case kind:
@@ -377,17 +391,6 @@ def _json_schema(fields: Fields, notes: Notes) -> Json | None:
     if (kind := format_.text("type")) != "json_schema":
         raise format_.error("type", f"unknown format {kind!r}; json_schema is served")
     return format_.required("schema").value
-
-
-READ_FIELDS = (
-    *("model", "messages", "system", "tools", "tool_choice", "stream", "metadata", "output_config", "output_format"),
-    *("max_tokens", "temperature", "top_p", "top_k", "stop_sequences"),
-)
-
-
-def _rest(fields: Fields, notes: Notes) -> tuple[NotCarried, ...]:
-    _note_rest(fields, READ_FIELDS, notes)
-    return notes.all()
 
 
 def _note_rest(fields: Fields, known: tuple[str, ...], notes: Notes) -> None:

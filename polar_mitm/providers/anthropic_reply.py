@@ -65,8 +65,8 @@ def stream(ask: Ask, reply: ChatReply) -> Iterator[bytes]:
     blocks = list(_content(reply))
     # The true prompt count belongs into the first event: clients size their context by it.
     begun = {**_usage(reply), "output_tokens": 1}
-    nothing = {"stop_reason": None, "stop_sequence": None}
-    yield _event({"type": "message_start", "message": _message(ask, reply, [], nothing, begun)})
+    running = {"stop_reason": None, "stop_sequence": None, "stop_details": None}
+    yield _event({"type": "message_start", "message": _message(ask, reply, [], running, begun)})
     for index, block in enumerate(blocks):
         yield _event({"type": "content_block_start", "index": index, "content_block": block.opening})
         for delta in block.deltas:
@@ -100,7 +100,8 @@ def _stop(reply: ChatReply, content: list[Json]) -> Json:
             reason = "tool_use"
         case _:
             reason = "end_turn" if reply.stop_sequence is None else "stop_sequence"
-    return {"stop_reason": reason, "stop_sequence": reply.stop_sequence if reason == "stop_sequence" else None}
+    matched = reply.stop_sequence if reason == "stop_sequence" else None
+    return {"stop_reason": reason, "stop_sequence": matched, "stop_details": None}
 
 
 def _usage(reply: ChatReply) -> Json:

@@ -45,7 +45,7 @@ def sent_arguments(arguments: str) -> str:
 
 def raw_call(call: ToolCall) -> str:
     """A call whose arguments are no JSON object, as text to show: such APIs have no place for it in a tool call."""
-    return f"{call.name}({call.arguments})"
+    return f"{call.name} {call.arguments}"
 
 
 def folded_system(text: str) -> Text:

@@ -67,7 +67,7 @@ SESSION_HEADERS = (
 )
 
 METHOD = re.compile(
-    r"(?:.*/)?(?:(?:models|tunedModels)/(?P<model>[^/:]+)|v1internal):(?P<stream>g|streamG)enerateContent"
+    r"(?:.*/)?(?:(?:models|tunedModels)/(?P<model>[^/:]+)|v1internal):(?P<method>generateContent|streamGenerateContent)"
 )
 
 UNREADABLE_FILE = "[a file that this model cannot read was left out]"

@@ -1,0 +1,99 @@
+"""A real HTTP server on loopback that answers through one provider module, for official SDKs to talk to."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from aiohttp import web
+
+from polar_mitm.chat import CallError, ChatReply
+from polar_mitm.providers.base import Ask, Provider, Request
+
+
+@dataclass
+class Server:
+    url: str = ""
+    asks: list[Ask] = field(default_factory=list)
+    paths: list[str] = field(default_factory=list)
+
+
+type Answer = ChatReply | CallError | Callable[[Ask], ChatReply]
+
+
+@asynccontextmanager
+async def served(provider: Provider, *answers: Answer) -> AsyncIterator[Server]:
+    """Answers the n-th request with the n-th answer. Streams start with keep-alives and are cut at every byte."""
+    server, queue = Server(), list(answers)
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        asked = Request(
+            request.method,
+            request.host,
+            request.path,
+            dict(request.query),
+            {name.lower(): value for name, value in request.headers.items()},
+        )
+        server.paths.append(request.path_qs)
+        route = provider.recognise(asked)
+        assert route is not None, f"{request.method} {request.path} is not recognised"
+        try:
+            ask = provider.parse(asked, route, await request.json())
+        except CallError as error:
+            return _failed(provider, error)
+        server.asks.append(ask)
+        answer = queue.pop(0)
+        if callable(answer):
+            answer = answer(ask)
+        if not ask.stream:
+            if isinstance(answer, CallError):
+                return _failed(provider, answer)
+            return web.json_response(provider.render(ask, answer))
+        response = web.StreamResponse(headers={"content-type": provider.stream_type(ask)})
+        await response.prepare(request)
+        keepalives = [provider.keepalive(ask)] * 2
+        events = [provider.stream_error(ask, answer)] if isinstance(answer, CallError) else provider.stream(ask, answer)
+        for byte in b"".join([*keepalives, *events]):
+            await response.write(bytes([byte]))
+        await response.write_eof()
+        return response
+
+    app = web.Application(client_max_size=2**24)
+    app.router.add_route("*", "/{path:.*}", handle)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    host, port = runner.addresses[0][:2]
+    server.url = f"http://{host}:{port}"
+    try:
+        yield server
+    finally:
+        await runner.cleanup()
+
+
+def _failed(provider: Provider, error: CallError) -> web.Response:
+    status, body = provider.error(error)
+    return web.json_response(body, status=status)
+
+
+def replaced(value: Any, at: int, new: Any) -> Any:
+    """The JSON value with its node number `at` (counted depth first) replaced; unchanged when it has fewer nodes."""
+    counter = iter(range(10**9))
+
+    def walk(node: Any) -> Any:
+        if next(counter) == at:
+            return new
+        if isinstance(node, dict):
+            return {key: walk(inner) for key, inner in node.items()}
+        if isinstance(node, list):
+            return [walk(inner) for inner in node]
+        return node
+
+    return walk(value)
+
+
+def size(value: Any) -> int:
+    """How many nodes a JSON value has."""
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return 1 + sum(size(node) for node in inner)
