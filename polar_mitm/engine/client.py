@@ -35,7 +35,7 @@ _CERTAIN: Final = -1000.0
 """vLLM writes -9999 for a token with no probability left; no raw log-probability comes near."""
 
 
-class EngineNotReady(Exception):  # noqa: N818  (a state of the engine, and the words polar uses for it)
+class EngineNotReady(Exception):
     """The engine cannot be used. The message names the URL and the mend."""
 
     def __init__(self, url: str, reason: str) -> None:
