@@ -1,0 +1,96 @@
+"""What several providers share: argument texts, folded system texts, the list of what was not carried."""
+
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from polar_mitm.chat import CallError, NotCarried, Text, ToolCall
+from polar_mitm.providers.base import Request
+from polar_mitm.providers.common import (
+    INT64_MAX,
+    Notes,
+    arguments_object,
+    arguments_text,
+    bounded_integer,
+    bounded_number,
+    folded_system,
+    header_ids,
+    raw_call,
+    sent_arguments,
+)
+from polar_mitm.providers.fields import Fields
+
+
+@pytest.mark.parametrize(
+    ("arguments", "value"),
+    [
+        ('{"a": [1, "é"]}', {"a": [1, "é"]}),
+        (' {"a":1}\n', {"a": 1}),
+        ("", {}),
+        ("null", {}),
+        ("[]", None),
+        ('"{}"', None),
+        ('{"a": 1', None),
+        ('{"a": NaN}', None),
+        ('{"a": "\\ud800"}', None),
+        ('{"a": ' + "[" * 250 + "]" * 250 + "}", None),
+        ("[" * 100_000, None),
+    ],
+)
+def test_arguments_stand_for_an_object_or_for_nothing(arguments: str, value: Any) -> None:
+    assert arguments_object(arguments) == value
+
+
+@given(st.text() | st.dictionaries(st.text(), st.integers() | st.floats() | st.text()).map(arguments_text))
+def test_an_argument_object_can_always_be_written_as_json(arguments: str) -> None:
+    value = arguments_object(arguments)
+    assert value is None or orjson.loads(orjson.dumps({"input": value})) == {"input": value}
+
+
+def test_argument_text_is_spaced_and_unescaped_as_models_write_it() -> None:
+    assert arguments_text({"text": "hé", "lines": [1, 2.5, None], "x": {}}) == (
+        '{"text": "hé", "lines": [1, 2.5, null], "x": {}}'
+    )
+
+
+@pytest.mark.parametrize(("arguments", "sent"), [("", "{}"), ("null", "{}"), (' {"a":1}', ' {"a":1}'), ("{", "{")])
+def test_argument_text_is_sent_byte_for_byte_unless_it_says_nothing(arguments: str, sent: str) -> None:
+    assert sent_arguments(arguments) == sent
+
+
+def test_a_broken_call_is_shown_by_name_and_arguments() -> None:
+    assert raw_call(ToolCall("call_1", "Bash", '{"a')) == 'Bash {"a'
+
+
+def test_a_folded_system_text_is_wrapped_in_exactly_these_tags() -> None:
+    assert folded_system("Be careful.") == Text("<system>\nBe careful.\n</system>")
+
+
+def test_notes_keep_each_field_once_whatever_its_position() -> None:
+    notes = Notes()
+    notes.add("messages.3.content.12.x", "why")
+    notes.add("messages.4.content.0.x", "another why")
+    notes.add("tools.web_search_20250305", "hosted")
+    assert notes.all() == (
+        NotCarried("messages.*.content.*.x", "why"),
+        NotCarried("tools.web_search_20250305", "hosted"),
+    )
+
+
+def test_only_the_named_headers_are_ids() -> None:
+    request = Request("POST", "h", "/", headers={"x-session-id": "s", "authorization": "Bearer secret"})
+    assert header_ids(request, ("x-session-id", "session-id")) == {"x-session-id": "s"}
+
+
+def test_numbers_out_of_their_range_are_refused_by_name() -> None:
+    fields = Fields({"n": 0, "big": INT64_MAX + 1, "t": 2.5})
+    assert (bounded_integer(fields, "n", 0), bounded_integer(fields, "absent", 1)) == (0, None)
+    for name, low in (("n", 1), ("big", 0)):
+        with pytest.raises(CallError, match=rf"^{name}: must be at least {low} and fit into 64 bits$"):
+            bounded_integer(fields, name, low)
+    assert bounded_number(fields, "t", 0, 2.5) == 2.5
+    with pytest.raises(CallError, match=r"^t: must be between 0 and 2$"):
+        bounded_number(fields, "t", 0, 2)
