@@ -29,7 +29,6 @@ def main(gguf: Path, template: Path, out: Path) -> None:
         # Without it transformers 5 keeps the weights packed, and packed weights cannot be saved.
         quantization_config=GgufConfig(dequantize=True),
     )
-    del model.config.quantization_config
     model.generation_config = GenerationConfig(
         bos_token_id=START_OF_TURN, eos_token_id=END_OF_TURN, pad_token_id=END_OF_TURN
     )
