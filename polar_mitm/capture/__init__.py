@@ -1,1 +1,4 @@
-"""The call record, its JSONL file and the session log. Nothing here knows mitmproxy, a provider's form or the engine."""
+"""The call record, its JSONL file and the session log.
+
+Nothing here knows mitmproxy, a provider's form or the engine.
+"""

@@ -1,22 +1,28 @@
 """The call record: one model request of a session and its answer.
 
-`Call` is the record in memory, whole. `CallLine` is the same call as one line of `calls.jsonl`: messages and tools are named
-by content hash and stored where they first appear, prompt ids are a prefix of an earlier call plus a suffix.
+`Call` is the record in memory, whole. `CallLine` is the same call as one line of `calls.jsonl`: messages and tools are
+named by content hash and stored where they first appear, prompt ids are a prefix of an earlier call plus a suffix.
 `polar_mitm.capture.log` turns one into the other. The JSON Schema of `CallLine` is published in `docs/schemas/`.
 
 Never in a record: API keys, bearer tokens, cookies, session secrets.
 """
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
 SCHEMA = 1
 """Schema version of a line. A reader refuses a newer one."""
 
 
+type Logprob = Annotated[
+    float, WithJsonSchema({"anyOf": [{"type": "number"}, {"enum": ["NaN", "Infinity", "-Infinity"]}]})
+]
+"""A natural log-probability. JSON has no word for one that is not finite (on an invalid call): a line spells it out."""
+
+
 class Part(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
 
 
 class Identity(Part):
@@ -55,7 +61,10 @@ class Lost(Part):
 
 
 class Asked(Part):
-    """The request in Chat form, whole. `sampling_asked` is what the client said, `sampling_sent` what the engine was sent."""
+    """The request in Chat form, whole.
+
+    `sampling_asked` is what the client said, `sampling_sent` what the engine was sent.
+    """
 
     messages: list[dict[str, Any]]
     tools: list[dict[str, Any]] = []
@@ -82,7 +91,7 @@ class Response(Part):
     tool_calls: list[dict[str, Any]] = []
     response_ids: list[int]
     """Sampled token ids, the end-of-turn token included when it was sampled. Empty on an invalid record."""
-    logprobs: list[float]
+    logprobs: list[Logprob]
     """Natural log-probability of each sampled id; as long as response_ids."""
     forced: list[tuple[int, int]] = []
     """Half-open spans of response_ids that a grammar imposed: never trained on, their logprobs are post-mask."""
