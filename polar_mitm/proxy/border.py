@@ -1,5 +1,6 @@
 """What the addons of one proxy share: the open sessions, the waiting times, and the sockets that may be dialled."""
 
+import asyncio
 from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
@@ -17,5 +18,12 @@ class Border:
     """How long a streamed request waits silently: within it, a failure still gets its true status."""
     keepalive_s: float = 10.0
     """Longest silence of a stream whose headers are out."""
+    opening: asyncio.Task[None] | None = None
+    """Opens the session that calls belong to, where the proxy opens one itself; calls that come earlier wait for it."""
     diverted: WeakKeyDictionary[Client, tuple[Address, Address]] = field(default_factory=WeakKeyDictionary)
     """Per client connection: the provider address its waiting call names, and the loopback address dialled instead."""
+
+    async def opened(self) -> None:
+        """Until the proxy's own session is open, or could not be opened."""
+        if self.opening:
+            await asyncio.wait([self.opening])

@@ -1,9 +1,10 @@
 """The way of one call: parsed request -> engine -> call record -> the provider's answer.
 
-`Exchange.run` is the only such path; answering in the hook and streaming through the loopback both await it. It knows no
-mitmproxy: who called and how bytes travel is `intercept`'s and `loopback`'s.
+`Exchange.run` is the only such path; answering in the hook and streaming through the loopback both await it. It knows
+no mitmproxy: who called and how bytes travel is `intercept`'s and `loopback`'s.
 """
 
+import logging
 import time
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -40,10 +41,14 @@ from polar_mitm.engine.scripted import tool_call_regex
 from polar_mitm.providers import Ask, Provider, Request
 from polar_mitm.proxy.sessions import Session
 
+logger = logging.getLogger(__name__)
+
+BROKE = "polar failed on this call; its log says why"
+
 
 @dataclass(slots=True, frozen=True)
 class Answer:
-    """What goes to the client: `body` with status and type while nothing was sent, `late` when a stream is already open."""
+    """What goes to the client: `body` with status and type while nothing was sent, `late` when a stream is open."""
 
     status: int
     content_type: str
@@ -61,12 +66,15 @@ class Exchange:
         self.call = _draft(session, provider, request, ask)
 
     async def run(self) -> Answer:
-        """Sample the reply and give it the provider's form. A failed call becomes the provider's error, never an exception."""
+        """Sample the reply and give it the provider's form. A failure becomes the provider's error, no exception."""
         try:
             sample = await self._sample()
             return self._render(sample)
         except CallError as error:
             return self.failed(error)
+        except Exception:  # the border: whatever broke, a client whose stream is open learns of it in its own form too
+            logger.exception("polar: call %s failed", self.call.identity.call_id)
+            return self.failed(CallError("internal", BROKE))
 
     def failed(self, error: CallError) -> Answer:
         """The provider's form of an error, which goes onto the record as well."""
@@ -130,7 +138,7 @@ class Exchange:
             call.checks.valid, call.checks.invalid_reason = False, sample.invalid_reason
 
     def _minted(self, sample: Sample) -> tuple[ToolCall, ...]:
-        """The sampled tool calls under ids of our own: minted once, equal in the answer, the record and later histories."""
+        """The sampled tool calls under ids of our own, the same in the answer, the record and later histories."""
         return tuple(
             ToolCall(f"{self.call.identity.call_id}{index:02d}", call.name, call.arguments)
             for index, call in enumerate(sample.tool_calls)

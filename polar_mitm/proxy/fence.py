@@ -1,8 +1,8 @@
 """What may pass: nothing. The only socket ever dialled is polar's own loopback, for a call that waits there.
 
-Layers, so that one failing leaves the others: every flow is answered locally; a connection to any other address is killed
-before it is dialled; and mitmproxy's own options (a block list that answers 403, no raw TCP, lazy connections) stay in force
-when this addon is gone, say after a reload of a broken script.
+Layers, so that one failing leaves the others: every flow is answered locally; a connection to any other address is
+killed before it is dialled; and mitmproxy's own options (a block list that answers 403, no raw TCP, lazy connections,
+sockets bound to loopback) stay in force when this addon is gone, say after a reload of a broken script.
 """
 
 from typing import Any
@@ -22,6 +22,8 @@ LOCKED: dict[str, Any] = {
     "ignore_hosts": [],  # names here are tunnelled to the internet unread
     "allow_hosts": [],  # and so is every name not listed here
     "tcp_hosts": [],
+    "stream_large_bodies": None,  # a streamed request is dialled before any addon sees it, and its body is never read
+    "connect_addr": "127.0.0.1",  # the kernel takes a socket bound to loopback nowhere else
     "emudhra": False,  # a certificate authority whose private key is public
     "emudhra_old": False,
 }
@@ -34,8 +36,15 @@ DEFAULTS: dict[str, Any] = {
 }
 
 
+MODES = ("regular", "transparent", "socks5", "reverse:http:", "reverse:https:")
+"""The others pass traffic on unread, look names up, or hand it to another proxy."""
+
+
 def lock(options: Any) -> None:
-    """Put the safe options in force. Safe to call before any addon of ours is loaded, and twice."""
+    """Put the safe options in force. Safe to call twice. Raises OptionsError where someone chose an unsafe value."""
+    for name, value in LOCKED.items():
+        if name in options and getattr(options, name) not in (value, options.default(name)):
+            raise _refused(name)
     wanted = {name: value for name, value in {**DEFAULTS, **LOCKED}.items() if name in options}
     blocks = list(options.block_list)
     if BLOCK_ALL not in blocks:
@@ -43,6 +52,11 @@ def lock(options: Any) -> None:
     if not options.listen_host:
         wanted["listen_host"] = "127.0.0.1"
     options.update(**wanted)
+
+
+def _refused(name: str) -> exceptions.OptionsError:
+    why = "any other value can let traffic leave this machine"
+    return exceptions.OptionsError(f"polar: option {name} must stay {LOCKED[name]!r}: {why}")
 
 
 class Fence:
@@ -57,13 +71,13 @@ class Fence:
     def configure(self, updated: set[str]) -> None:
         for name in updated & LOCKED.keys():
             if getattr(ctx.options, name) != LOCKED[name]:
-                raise exceptions.OptionsError(
-                    f"polar: option {name} must stay {LOCKED[name]!r}: any other value can let traffic leave this machine"
-                )
+                raise _refused(name)
         if "block_list" in updated and BLOCK_ALL not in ctx.options.block_list:
             raise exceptions.OptionsError(f"polar: block_list must keep {BLOCK_ALL!r}, which outlives a broken addon")
-        if "mode" in updated and any(mode.startswith("upstream") for mode in ctx.options.mode):
-            raise exceptions.OptionsError("polar: upstream mode would pass traffic on to another proxy")
+        if "mode" in updated:
+            for mode in ctx.options.mode:
+                if not mode.startswith(MODES):
+                    raise exceptions.OptionsError(f"polar: mode {mode} can let traffic leave this machine")
 
     def server_connect(self, data: ServerConnectionHookData) -> None:
         named, loopback = self.border.diverted.get(data.client, (None, None))

@@ -1,7 +1,9 @@
 """Keeps the flows of each session in its folder, `flows.mitm`: what `mitmweb -r` opens."""
 
 import asyncio
+import errno
 import logging
+from io import BytesIO
 from pathlib import Path
 
 from mitmproxy import http, io
@@ -16,6 +18,7 @@ class KeepFlows:
 
     def __init__(self, border: Border) -> None:
         self.border = border
+        self._one_at_a_time = asyncio.Lock()
 
     async def response(self, flow: http.HTTPFlow) -> None:
         await self._keep(flow)
@@ -28,12 +31,19 @@ class KeepFlows:
         if session is None or not flow.live:
             return
         try:
-            await asyncio.to_thread(_append, session.log.folder.flows, flow)
+            async with self._one_at_a_time:
+                await asyncio.to_thread(_append, session.log.folder.flows, flow)
         except OSError as error:
             logger.error("polar: %s can't be written: %s", session.log.folder.flows, error)
-            session.log.poison(f"flows.mitm: {error}")
 
 
 def _append(path: Path, flow: http.HTTPFlow) -> None:
-    with path.open("ab") as file:
-        io.FlowWriter(file).add(flow)
+    """Add the flow, or leave the file as it was: a torn flow would hide all that follow it from a reader."""
+    whole = BytesIO()
+    io.FlowWriter(whole).add(flow)
+    with path.open("ab", buffering=0) as file:
+        end = file.tell()
+        written = file.write(whole.getbuffer())
+        if written != len(whole.getbuffer()):
+            file.truncate(end)
+            raise OSError(errno.ENOSPC, f"only {written} of {len(whole.getbuffer())} bytes were written")

@@ -14,7 +14,7 @@ from polar_mitm.capture.record import Delivery
 from polar_mitm.chat import CallError, Json
 from polar_mitm.providers import PROVIDERS, Provider, Request, Route, recognise, speaker
 from polar_mitm.proxy.border import Border
-from polar_mitm.proxy.exchange import Answer, Exchange
+from polar_mitm.proxy.exchange import BROKE, Answer, Exchange
 from polar_mitm.proxy.loopback import TICKET_HEADER, Loopback, Waiting
 from polar_mitm.proxy.sessions import KEY_HEADERS, Session, UnknownSession, find_key, split_session_path
 from polar_mitm.proxy.view import annotate
@@ -24,6 +24,7 @@ logger = logging.getLogger(__name__)
 HEALTH_HOST = "polar.local"
 CODINGS = frozenset({"", "identity", "gzip", "deflate", "br", "zstd"})
 """Content codings that mitmproxy decodes."""
+REDACTED = "redacted"
 CLIENT_LEFT = 499
 """The status shown in the flow of a call whose client left; nobody receives it."""
 
@@ -45,8 +46,9 @@ class Intercept:
         if self.loopback:
             self._closing = asyncio.get_running_loop().create_task(self.loopback.close())
 
-    def http_connect(self, flow: http.HTTPFlow) -> None:
+    async def http_connect(self, flow: http.HTTPFlow) -> None:
         """A proxy tunnel: its credentials name the session of every request inside."""
+        await self.border.opened()
         credentials = flow.request.headers.pop("proxy-authorization", None)
         try:
             self.by_connection[flow.client_conn] = self.border.sessions.of_proxy_credentials(credentials)
@@ -55,26 +57,25 @@ class Intercept:
                 407, f"polar: {unknown}\n", {"Proxy-Authenticate": 'Basic realm="polar"', "Content-Type": "text/plain"}
             )
 
-    def requestheaders(self, flow: http.HTTPFlow) -> None:
+    async def requestheaders(self, flow: http.HTTPFlow) -> None:
         """Find the session, and take every secret off the flow before anything stores or shows it."""
-        if not flow.live or flow.error:
+        if not flow.live:
             return
+        await self.border.opened()
         session_id, path = split_session_path(flow.request.path)
         key = find_key(flow.request.headers, flow.request.query)
         credentials = flow.request.headers.pop("proxy-authorization", None)
-        for name in KEY_HEADERS:
+        for name in (*KEY_HEADERS, "cookie"):
             if name in flow.request.headers:
-                flow.request.headers[name] = "redacted"
+                flow.request.headers[name] = REDACTED
         if "key" in flow.request.query:
-            flow.request.query["key"] = "redacted"
+            flow.request.query["key"] = REDACTED
             session_id, path = split_session_path(flow.request.path)
         flow.request.path = path
         try:
-            session = self.by_connection.get(flow.client_conn)
-            if session is None and credentials:
-                session = self.border.sessions.of_proxy_credentials(credentials)
-            self.by_flow[flow] = session or self.border.sessions.of_key(session_id, key)
-            flow.metadata["polar_session"] = self.by_flow[flow].id
+            session = self._session(flow, credentials, session_id, key)
+            self.by_flow[flow] = session
+            flow.metadata["polar_session"] = session.id
         except UnknownSession:
             self.by_flow[flow] = None
 
@@ -91,22 +92,30 @@ class Intercept:
                 await self._call(flow, request, *found)
             else:
                 flow.response = _elsewhere(flow, request)
+                if request.method == "HEAD":  # Claude Code's look whether the API is there; only the headers may follow
+                    flow.response.raw_content = b""
         except CallError as error:
             logger.warning("polar: %s %s: %s", request.method, request.path, error.message)
             flow.response = _failed(found[0] if found else speaker(request), error)
         except Exception:  # the border: whatever broke, the client gets an answer in its own form
             logger.exception("polar: %s %s failed", request.method, request.path)
-            error = CallError("internal", "polar failed on this call; its log says why")
-            flow.response = _failed(found[0] if found else speaker(request), error)
+            flow.response = self._broke(flow, found[0] if found else speaker(request))
 
     def responseheaders(self, flow: http.HTTPFlow) -> None:
-        if flow.id in self.waiting and flow.response:
-            flow.response.stream = True
+        waiting = self.waiting.get(flow.id)
+        if waiting and flow.response and TICKET_HEADER in flow.request.headers:
+            flow.response.stream = waiting.passing
+            # The loopback closes its connection after each answer; the client may keep its own.
+            flow.response.headers.pop("connection", None)
 
     async def response(self, flow: http.HTTPFlow) -> None:
-        if waiting := self.waiting.get(flow.id):
-            delivered = flow.client_conn.connected
-            await self._conclude(flow, waiting, "delivered" if delivered else "aborted")
+        if (waiting := self.waiting.get(flow.id)) and flow.response:
+            if not flow.client_conn.connected:
+                await self._conclude(flow, waiting, "partial" if waiting.sent else "aborted")
+                return
+            if TICKET_HEADER not in flow.request.headers:  # answered in the hook: the whole of it goes out next
+                waiting.passed = len(flow.response.raw_content or b"")
+            await self._conclude(flow, waiting, "delivered")
 
     async def error(self, flow: http.HTTPFlow) -> None:
         if waiting := self.waiting.get(flow.id):
@@ -123,6 +132,25 @@ class Intercept:
         name = data.conn.sni or "an unnamed host"
         logger.warning("polar: a client broke off TLS to %s: does it trust polar's CA certificate?", name)
 
+    def _session(
+        self, flow: http.HTTPFlow, credentials: str | None, session_id: str | None, key: str | None
+    ) -> Session:
+        """Who sent this request: its tunnel, its proxy credentials or its API key says. Raises UnknownSession."""
+        sessions = self.border.sessions
+        if tunnel := self.by_connection.get(flow.client_conn):
+            if sessions.find(tunnel.id) is not tunnel:
+                raise UnknownSession("the session of this tunnel is over")
+            return tunnel
+        return sessions.of_proxy_credentials(credentials) if credentials else sessions.of_key(session_id, key)
+
+    def _broke(self, flow: http.HTTPFlow, provider: Provider) -> http.Response:
+        """The answer to a call on which polar itself failed; a call that was under way is recorded so."""
+        error = CallError("internal", BROKE)
+        if waiting := self.waiting.get(flow.id):
+            waiting.task.cancel()
+            waiting.exchange.failed(error)
+        return _failed(provider, error)
+
     async def _call(self, flow: http.HTTPFlow, request: Request, provider: Provider, route: Route) -> None:
         session = self.by_flow.get(flow)
         if session is None:
@@ -137,17 +165,16 @@ class Intercept:
         task.add_done_callback(lambda _: annotate(flow, exchange.call))
         done, _ = await asyncio.wait([task], timeout=self.border.grace_s if exchange.ask.stream else None)
         if task.cancelled():
-            flow.response = http.Response.make(CLIENT_LEFT)
+            flow.response = http.Response.make(CLIENT_LEFT, headers={"connection": "close"})
             await self._conclude(flow, waiting, "aborted")
         elif done:
             flow.response = _response(task.result())
-            waiting.sent = len(flow.response.raw_content or b"")
         else:
             await self._divert(flow, waiting)
 
     async def _divert(self, flow: http.HTTPFlow, waiting: Waiting) -> None:
         if self.loopback is None:
-            self.loopback = Loopback(self.border.keepalive_s)
+            self.loopback = Loopback(self.border)
         ticket, address = await self.loopback.admit(waiting)
         request = flow.request
         request.headers[TICKET_HEADER] = ticket
@@ -163,8 +190,10 @@ class Intercept:
             return
         flow.request.headers.pop(TICKET_HEADER, None)
         call = waiting.exchange.finish(Delivery.model_validate({"status": status, "bytes_sent": waiting.sent}))
+        line = await asyncio.to_thread(waiting.exchange.session.log.record, call)
+        if line:
+            call.parent_call_id, call.checks = line.parent_call_id, line.checks
         annotate(flow, call)
-        await asyncio.to_thread(waiting.exchange.session.log.record, call)
 
 
 def _request(flow: http.HTTPFlow) -> Request:

@@ -1,7 +1,7 @@
 """A loopback HTTP server inside the proxy's event loop, through which mitmproxy streams answers that take long.
 
-mitmproxy can't send bytes before a hook returns, so a call that outlives its grace is diverted here: headers go out at once,
-keep-alives follow while the engine works, then the answer. A request needs a ticket, which is good for one use.
+mitmproxy can't send bytes before a hook returns, so a call that outlives its grace is diverted here: headers go out at
+once, keep-alives follow while the engine works, then the answer. A request needs a ticket, which is good for one use.
 """
 
 import asyncio
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from aiohttp import web
 from mitmproxy.connection import Client
 
+from polar_mitm.proxy.border import Border
 from polar_mitm.proxy.exchange import Answer, Exchange
 
 TICKET_HEADER = "x-polar-ticket"
@@ -23,13 +24,25 @@ class Waiting:
     client: Client
     exchange: Exchange
     task: asyncio.Task[Answer]
-    sent: int = 0
-    """Bytes of the answer handed over; keep-alives are not counted."""
+    passed: int = 0
+    """Bytes handed over to the client, keep-alives included."""
+    keepalives: int = 0
+    """Bytes of keep-alives written, which come before the answer."""
+
+    @property
+    def sent(self) -> int:
+        """Bytes of the answer handed over."""
+        return max(0, self.passed - self.keepalives)
+
+    def passing(self, chunk: bytes) -> bytes:
+        """Counts a streamed chunk on its way to the client."""
+        self.passed += len(chunk)
+        return chunk
 
 
 class Loopback:
-    def __init__(self, keepalive_s: float) -> None:
-        self.keepalive_s = keepalive_s
+    def __init__(self, border: Border) -> None:
+        self.border = border
         self._tickets: dict[str, Waiting] = {}
         self._runner: web.AppRunner | None = None
         self._starting = asyncio.Lock()
@@ -52,7 +65,8 @@ class Loopback:
         app = web.Application(client_max_size=0)
         app.router.add_route("*", "/{path:.*}", self._serve)
         # Without handler_cancellation a client that left would not cancel the handler, nor that the engine.
-        self._runner = web.AppRunner(app, handler_cancellation=True, access_log=None, keepalive_timeout=1)
+        # The body was read before the call came here: decompressing it again would only find new ways to fail.
+        self._runner = web.AppRunner(app, handler_cancellation=True, access_log=None, auto_decompress=False)
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", 0)
         await site.start()
@@ -66,17 +80,20 @@ class Loopback:
         await request.read()
         exchange = waiting.exchange
         response = web.StreamResponse(headers={"content-type": exchange.provider.stream_type(exchange.ask)})
+        # mitmproxy dials anew for every call, and keeps to five connections for one client: an idle one is in the way.
+        response.force_close()
         try:
             await response.prepare(request)
             keepalive = exchange.provider.keepalive(exchange.ask)
-            await response.write(keepalive)
-            while not (await asyncio.wait([waiting.task], timeout=self.keepalive_s))[0]:
+            done = False
+            while not done:
+                waiting.keepalives += len(keepalive)
                 await response.write(keepalive)
+                done = bool((await asyncio.wait([waiting.task], timeout=self.border.keepalive_s))[0])
             answer = waiting.task.result()
             if exchange.call.error:
                 exchange.call.error.status = None
             await response.write(answer.late)
-            waiting.sent = len(answer.late)
             await response.write_eof()
         finally:
             waiting.task.cancel()

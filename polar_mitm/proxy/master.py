@@ -8,16 +8,19 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from mitmproxy import exceptions, options
+from mitmproxy import ctx, exceptions, options
 from mitmproxy.addons.proxyserver import Proxyserver
 from mitmproxy.master import Master
 from mitmproxy.tools.dump import DumpMaster
 from mitmproxy.tools.web.master import WebMaster
 
 from polar_mitm.home import home
+from polar_mitm.proxy.context import keep_masters_apart
 
 START_LIMIT_S = 60.0
 """Ports open within a second on an idle machine; this is for a very busy one."""
+STOP_LIMIT_S = 5.0
+"""What connections are given to end; a handler that is cancelled ends at once."""
 
 
 class ProxyFailed(Exception):
@@ -27,8 +30,8 @@ class ProxyFailed(Exception):
 class EmbeddedProxy:
     """An async context: inside it the proxy listens.
 
-    `port` and `base_url_port` of 0 pick free ones; read them back inside. `options` are mitmproxy options, the addons' own
-    included; a bad one raises ProxyFailed.
+    `port` and `base_url_port` of 0 pick free ones; read them back inside. `options` are mitmproxy options, the addons'
+    own included; a bad one raises ProxyFailed.
     """
 
     def __init__(
@@ -65,6 +68,7 @@ class EmbeddedProxy:
     async def __aenter__(self) -> Self:
         self.confdir.mkdir(parents=True, exist_ok=True, mode=0o700)
         modes = [f"regular@{self.port}", f"reverse:http://polar.invalid@{self.base_url_port}"]
+        keep_masters_apart()
         opts = options.Options(confdir=str(self.confdir), listen_host=self.host, mode=modes)
         if self.web_port is None:
             self._master = DumpMaster(opts, with_termlog=False, with_dumper=False)
@@ -74,10 +78,12 @@ class EmbeddedProxy:
             if self.web_port is not None:
                 self._master.options.update(web_port=self.web_port, web_open_browser=False)
             # It would end this whole process on an error at start; here that becomes ProxyFailed.
-            self._master.addons.remove(self._master.addons.get("errorcheck"))
+            self._master.addons.remove(check := self._master.addons.get("errorcheck"))
+            check.finish()
             self._master.addons.add(*self.addons)
             self._master.options.update(**self.options)
         except exceptions.OptionsError as error:
+            await self._master.done()
             raise ProxyFailed(str(error)) from error
         self._run = asyncio.create_task(self._master.run(), name="mitmproxy")
         try:
@@ -97,8 +103,13 @@ class EmbeddedProxy:
         await self.stop()
 
     async def stop(self) -> None:
+        """End calls, ports and connections. mitmproxy leaves the last two open, for it ends with its process."""
         assert self._master and self._run
         self._master.shutdown()
+        await asyncio.wait([self._run])
+        server: Proxyserver = self._master.addons.get("proxyserver")
+        await server.servers.update([])
+        await _hang_up(server)
         await self._run
 
     async def wait(self) -> None:
@@ -110,7 +121,7 @@ class EmbeddedProxy:
         """The ports of the modes, once they listen. mitmproxy logs why a port can't be had, and then exits."""
         assert self._run
         server: Proxyserver = master.addons.get("proxyserver")
-        log = _StartErrors()
+        log = _StartErrors(master)
         logging.getLogger().addHandler(log)
         try:
             while True:
@@ -121,6 +132,18 @@ class EmbeddedProxy:
                 await asyncio.sleep(0.02)
         finally:
             logging.getLogger().removeHandler(log)
+
+
+async def _hang_up(server: Proxyserver) -> None:
+    """Close the client connections, and see each one's last hooks through."""
+    for connection in list(server.connections.values()):
+        client = connection.transports.get(connection.client)
+        if client and client.handler:
+            client.handler.cancel("the proxy ends")
+    with suppress(TimeoutError):
+        async with asyncio.timeout(STOP_LIMIT_S):
+            while server.connections:  # noqa: ASYNC110  mitmproxy tells nobody that one is gone
+                await asyncio.sleep(0.01)
 
 
 class FlowReader:
@@ -135,6 +158,7 @@ class FlowReader:
         return self._master.web_url
 
     async def __aenter__(self) -> Self:
+        keep_masters_apart()
         opts = options.Options(confdir=str(home() / "ca"), server=False)
         self._master = WebMaster(opts, with_termlog=False)
         self._master.options.update(web_port=self.web_port, web_open_browser=False, rfile=str(self.flows))
@@ -152,9 +176,14 @@ class FlowReader:
 
 
 class _StartErrors(logging.Handler):
-    def __init__(self) -> None:
+    """The errors that one mitmproxy logs, and no one else's."""
+
+    def __init__(self, master: Master) -> None:
         super().__init__(logging.ERROR)
+        self.addFilter(logging.Filter("mitmproxy"))
+        self.master = master
         self.messages: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.messages.append(record.getMessage())
+        if getattr(ctx, "master", None) is self.master:
+            self.messages.append(record.getMessage())

@@ -26,7 +26,6 @@ class Standalone:
     def __init__(self, border: Border) -> None:
         self.border = border
         self.engine: Engine | None = None
-        self._opening: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
 
     def load(self, loader: Loader) -> None:
@@ -50,11 +49,11 @@ class Standalone:
         if unknown := sorted(name for name in ctx.options.deferred if name.startswith("polar_")):
             logger.error("polar: unknown option %s", ", ".join(unknown))
             _leave(NOT_READY)
-        self._opening = asyncio.get_running_loop().create_task(self._open())
+        self.border.opening = asyncio.get_running_loop().create_task(self._open())
 
     def done(self) -> None:
-        if self._opening:
-            self._opening.cancel()
+        if self.border.opening:
+            self.border.opening.cancel()
         if session := self.border.sessions.anyone:
             session.log.close("completed")
             self.border.sessions.anyone = None

@@ -6,7 +6,7 @@ from polar_mitm.capture.record import Call
 
 
 def annotate(flow: HTTPFlow, call: Call) -> None:
-    """Write the call onto its flow: metadata for replay, a comment and a mark for the eye. Before the `response` hook."""
+    """Write the call onto its flow: metadata for replay, a comment, a mark. To be called before the `response` hook."""
     flow.metadata["polar"] = call.model_dump_json()
     flow.comment = comment(call)
     flow.marked = mark(call)
@@ -27,7 +27,7 @@ def comment(call: Call) -> str:
 
 
 def mark(call: Call) -> str:
-    """An emoji name: red for a failure, yellow for a record that can't be trained on, blue for a scripted turn, else green."""
+    """An emoji name: red: failed; yellow: can't be trained on; blue: a scripted turn; green: all is well."""
     if call.error:
         return ":red_circle:"
     if not call.checks.valid:
