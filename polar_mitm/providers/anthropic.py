@@ -73,7 +73,7 @@ READ_FIELDS = (
 
 # Claude Code's first system block: a hash of the request and more, new in every request, so that no prompt would ever
 # continue the one before.
-BILLING_LINE = re.compile(r"\Ax-anthropic-billing-header:[^\n]*\n?")
+BILLING_LINE = re.compile(r"x-anthropic-billing-header:[^\n]*\n?")
 
 # Blocks of tools that Anthropic's servers run, and bookkeeping of its servers: no text that a model here could use.
 SERVER_BLOCKS = frozenset(
