@@ -55,7 +55,7 @@ class SessionLog:
         try:
             self._open()
         except (OSError, CallLogError, CallFileError) as error:
-            self._poison(str(error))
+            self.poison(str(error))
         if self._unsaved:
             self._save()
 
@@ -72,7 +72,7 @@ class SessionLog:
                 line = log.append(call)
                 _count(self.session, log)
             except (OSError, CallLogError, CallFileError) as error:
-                self._poison(f"call {call.identity.call_id} was not recorded: {error}")
+                self.poison(f"call {call.identity.call_id} was not recorded: {error}")
             if late:
                 self._release()
             if late or self._unsaved:
@@ -102,7 +102,8 @@ class SessionLog:
             self._log.close()
             self._log = None
 
-    def _poison(self, reason: str) -> None:
+    def poison(self, reason: str) -> None:
+        """Mark the session: something of it could not be kept. The first reason stays."""
         logger.error("session %s is poisoned: %s", self.session.session_id, reason)
         if self.session.poisoned is None:
             self.session.poisoned = reason

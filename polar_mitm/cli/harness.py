@@ -2,9 +2,10 @@
 
 from typing import Annotated
 
+import click
 import typer
 
-from polar_mitm.cli.shell import BAD_USAGE, JsonFlag, Steps, err, exit_codes, out, print_json
+from polar_mitm.cli.shell import JsonFlag, Steps, exit_codes, out, print_json
 from polar_mitm.harnesses import HARNESSES
 from polar_mitm.harnesses.base import HarnessMissing
 from polar_mitm.harnesses.install import install as install_harness
@@ -29,12 +30,9 @@ def list_harnesses(json: JsonFlag = False) -> None:
 
 
 @app.command()
-def install(names: Annotated[list[str], typer.Argument(help=f"Of: {', '.join(HARNESSES)}.")]) -> None:
+def install(names: Annotated[list[str], typer.Argument(click_type=click.Choice(list(HARNESSES)))]) -> None:
     """Install harnesses into polar's own folder. Quick when they are there."""
-    if unknown := [name for name in names if name not in HARNESSES]:
-        err.print(f"polar: no harness {unknown[0]!r}; one of {', '.join(HARNESSES)}", style="red", highlight=False)
-        raise typer.Exit(BAD_USAGE)
     with exit_codes(), Steps() as steps:
         for name in names:
-            installed = install_harness(name, steps.say)
+            installed = install_harness(HARNESSES[name], steps.say)
             steps.say(f"{name} {installed.version}")

@@ -3,6 +3,7 @@
 import asyncio
 from typing import Annotated
 
+import click
 import typer
 
 from polar_mitm.cli.shell import JsonFlag, Steps, exit_codes, out, print_json, run_async
@@ -12,7 +13,7 @@ from polar_mitm.engine.models import MODELS, build
 
 app = typer.Typer(help="A local vLLM with the flags polar needs.", no_args_is_help=True)
 
-Name = Annotated[str, typer.Argument(help=f"Of: {', '.join(MODELS)}.")]
+Name = Annotated[str, typer.Argument(click_type=click.Choice(list(MODELS)))]
 
 
 @app.command("list")

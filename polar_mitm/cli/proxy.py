@@ -96,7 +96,9 @@ def _serve(embedded: EmbeddedProxy) -> None:
 async def _until_stopped(embedded: EmbeddedProxy) -> None:
     async with embedded:
         base_url, proxy_url = (f"http://127.0.0.1:{port}" for port in (embedded.base_url_port, embedded.port))
-        out.print(f"proxy     {proxy_url}\nbase URL  {base_url}\nCA        {embedded.ca}", highlight=False, soft_wrap=True)
+        out.print(
+            f"proxy     {proxy_url}\nbase URL  {base_url}\nCA        {embedded.ca}", highlight=False, soft_wrap=True
+        )
         if embedded.web_port is not None:
             out.print(f"mitmweb   {embedded.web_url}", highlight=False, soft_wrap=True)
         out.print("\nPaste one of these; any API key is accepted:\n")

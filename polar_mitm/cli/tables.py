@@ -76,9 +76,7 @@ def call_row(call: Call) -> dict[str, Any]:
     if call.error:
         what = f"{call.error.fault}: {call.error.what}"
     elif response and response.tool_calls:
-        what = ", ".join(
-            f"{tool['function']['name']} {tool['function']['arguments']}" for tool in response.tool_calls
-        )
+        what = ", ".join(f"{tool['function']['name']} {tool['function']['arguments']}" for tool in response.tool_calls)
     else:
         what = response.text if response else ""
     return {

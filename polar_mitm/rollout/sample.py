@@ -1,4 +1,4 @@
-"""One sample: a session is opened at the proxy, the harness runs in its sandbox, the outcome is graded and written down."""
+"""One sample: a session opens at the proxy, the harness runs in its sandbox, the outcome is graded and written down."""
 
 import asyncio
 import time
@@ -56,7 +56,7 @@ class Outcome:
 
 
 async def run_sample(job: Job, sample: int) -> Outcome:
-    """Run one sample to its graded end. Cancellation ends the harness, closes the session as `cancelled`, and goes on up."""
+    """Run one sample to its graded end. Cancellation ends the harness and closes the session as `cancelled`."""
     folder = SessionFolder.create(job.out, new_session_id())
     log = SessionLog(folder, _record(job, folder.path.name, sample))
     session = Session(
