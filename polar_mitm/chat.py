@@ -159,13 +159,19 @@ type ErrorKind = Literal[
 
 
 class CallError(Exception):
-    """A model call that failed, in provider-neutral terms. `param` names the request field at fault."""
+    """A model call that failed, in provider-neutral terms.
 
-    def __init__(self, kind: ErrorKind, message: str, *, param: str | None = None) -> None:
+    `param` names the request field at fault. `over` goes with context_overflow: the prompt's tokens and the window's.
+    """
+
+    def __init__(
+        self, kind: ErrorKind, message: str, *, param: str | None = None, over: tuple[int, int] | None = None
+    ) -> None:
         super().__init__(message)
         self.kind: ErrorKind = kind
         self.message = message
         self.param = param
+        self.over = over
 
     @property
     def fault(self) -> Literal["client", "polar", "engine"]:

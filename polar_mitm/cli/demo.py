@@ -7,7 +7,6 @@ import typer
 
 from polar_mitm.cli import run_task
 from polar_mitm.cli.shell import JsonFlag, Steps, default_engine_url, exit_codes, out
-from polar_mitm.harnesses import HARNESSES
 from polar_mitm.harnesses.install import install as install_harness
 from polar_mitm.tasks.scenario import bundled
 
@@ -21,7 +20,7 @@ def demo(
     """Run the first scenario: a real harness, a real model, a table of results."""
     scenario = bundled("hello")
     with exit_codes(), Steps(quiet=json) as steps:
-        install_harness(HARNESSES["pi"], steps.say)
+        install_harness("pi", steps.say)
     outcomes = run_task.run(
         scenario,
         engine_url=engine_url or default_engine_url(),

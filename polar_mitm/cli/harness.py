@@ -34,5 +34,5 @@ def install(names: Annotated[list[str], typer.Argument(click_type=click.Choice(l
     """Install harnesses into polar's own folder. Quick when they are there."""
     with exit_codes(), Steps() as steps:
         for name in names:
-            installed = install_harness(HARNESSES[name], steps.say)
+            installed = install_harness(name, steps.say)
             steps.say(f"{name} {installed.version}")

@@ -16,9 +16,9 @@ from polar_mitm.capture.reader import CallFileError
 from polar_mitm.capture.session import SessionFileError
 from polar_mitm.engine.client import EngineNotReady
 from polar_mitm.engine.local import EngineFailed
-from polar_mitm.engine.steps import InstallFailed
+from polar_mitm.engine.steps import InstallFailed as EngineInstallFailed
 from polar_mitm.harnesses.base import HarnessMissing
-from polar_mitm.harnesses.install import InstallError
+from polar_mitm.harnesses.install import InstallFailed as HarnessInstallFailed
 from polar_mitm.proxy.master import ProxyFailed
 from polar_mitm.rollout.run import NotReady
 from polar_mitm.tasks.scenario import ScenarioError
@@ -36,9 +36,9 @@ EXIT_CODES: dict[type[Exception], int] = {
     SessionFileError: BAD_USAGE,
     EngineNotReady: NOT_READY,
     EngineFailed: NOT_READY,
-    InstallFailed: NOT_READY,
+    EngineInstallFailed: NOT_READY,
     HarnessMissing: NOT_READY,
-    InstallError: NOT_READY,
+    HarnessInstallFailed: NOT_READY,
     ProxyFailed: NOT_READY,
     NotReady: NOT_READY,
 }

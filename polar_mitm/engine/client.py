@@ -210,7 +210,7 @@ class Engine:
         limit = refusal.limit or self.capabilities.max_model_len
         prompt = await self._count(outgoing) or refusal.prompt_tokens or limit
         message = f"the prompt is {prompt} tokens long, the model's window is {limit} tokens"
-        return CallError("context_overflow", message, param="messages")
+        return CallError("context_overflow", message, param="messages", over=(prompt, limit) if prompt and limit else None)
 
     async def _count(self, outgoing: Outgoing) -> int | None:
         """The prompt's true length. vLLM's refusal counts no further than one token over the window, and clients that

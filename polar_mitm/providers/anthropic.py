@@ -26,7 +26,15 @@ from polar_mitm.chat import (
     ToolResult,
     User,
 )
-from polar_mitm.providers.anthropic_reply import error, keepalive, render, stream, stream_error, stream_type
+from polar_mitm.providers.anthropic_reply import (
+    error,
+    keepalive,
+    render,
+    stop_reason,
+    stream,
+    stream_error,
+    stream_type,
+)
 from polar_mitm.providers.base import Ask, Request, Route
 from polar_mitm.providers.common import (
     Notes,
@@ -47,6 +55,7 @@ __all__ = [
     "parse",
     "recognise",
     "render",
+    "stop_reason",
     "stream",
     "stream_error",
     "stream_type",

@@ -61,6 +61,10 @@ def render(ask: Ask, reply: ChatReply) -> Json:
     return _message(ask, reply, content, _stop(reply, content), _usage(reply))
 
 
+def stop_reason(body: Json) -> str:
+    return str(body["stop_reason"])
+
+
 def stream(ask: Ask, reply: ChatReply) -> Iterator[bytes]:
     blocks = list(_content(reply))
     # The true prompt count belongs into the first event: clients size their context by it.
@@ -146,7 +150,10 @@ OVERFLOW = "prompt is too long: "
 def error(error: CallError) -> tuple[int, Json]:
     status, kind = _ERRORS[error.kind]
     message = error.message
-    if error.kind == "context_overflow" and not message.startswith(OVERFLOW):
+    if error.over:
+        # Claude Code reads the two numbers out of these words, to know how much to compact.
+        message = "{}{} tokens > {} maximum".format(OVERFLOW, *error.over)
+    elif error.kind == "context_overflow" and not message.startswith(OVERFLOW):
         message = OVERFLOW + message
     return status, {"type": "error", "error": {"type": kind, "message": message}}
 

@@ -13,7 +13,7 @@ from polar_mitm.chat import CallError, ChatReply, ChatRequest, Json
 
 @dataclass(slots=True, frozen=True)
 class Request:
-    """An HTTP request as a provider sees it: header names are lower-case, the body is decoded from its content coding."""
+    """An HTTP request as a provider sees it: header names are lower-case, its content coding is undone."""
 
     method: str
     host: str
@@ -59,10 +59,12 @@ class Provider(Protocol):
 
     @property
     def HOSTS(self) -> tuple[str, ...]: ...  # noqa: N802
-    """Host names, without wildcards, at which this provider serves models: an unknown path there is a 404 in its shape."""
+
+    """Host names, without wildcards, at which this provider serves models: an unknown path there gets its 404."""
 
     @property
     def SESSION_HEADERS(self) -> tuple[str, ...]: ...  # noqa: N802
+
     """Lower-case names of headers with session, thread, agent or request ids of harnesses that speak this API."""
 
     def recognise(self, request: Request) -> Route | None:
@@ -74,8 +76,11 @@ class Provider(Protocol):
     def render(self, ask: Any, reply: ChatReply) -> Json:
         """The whole reply as the provider's JSON body."""
 
+    def stop_reason(self, body: Json) -> str:
+        """Why the model stopped, in the provider's words, out of a rendered reply."""
+
     def stream(self, ask: Any, reply: ChatReply) -> Iterator[bytes]:
-        """The same reply as the provider's stream: one item an event (framed, ready to send), ending as the provider ends."""
+        """The same reply as the provider's stream: one item an event, framed and ready to send."""
 
     def stream_type(self, ask: Any) -> str:
         """The stream's content type."""

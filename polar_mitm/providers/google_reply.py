@@ -37,6 +37,10 @@ def stream(ask: GoogleAsk, reply: ChatReply) -> Iterator[bytes]:
     yield b"]"
 
 
+def stop_reason(body: Json) -> str:
+    return str(body.get("response", body)["candidates"][0]["finishReason"])
+
+
 def _parts(reply: ChatReply) -> list[Json]:
     parts: list[Json] = [{"text": reply.text}] if reply.text else []
     parts += [_function_call(call) for call in reply.tool_calls]

@@ -369,6 +369,10 @@ def _deltas(reply: ChatReply) -> Iterator[tuple[Json, str | None]]:
     yield {}, finish_reason(reply)
 
 
+def stop_reason(body: Json) -> str:
+    return str(body["choices"][0]["finish_reason"])
+
+
 def finish_reason(reply: ChatReply) -> str:
     """The reason in this API's words. A cut-off answer says `length` though it holds calls: the last may be cut too."""
     match reply.finish_reason:

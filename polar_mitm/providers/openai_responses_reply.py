@@ -77,6 +77,12 @@ def _response(ask: ResponsesAsk, response_id: str, created: int, status: str) ->
     }
 
 
+def stop_reason(body: Json) -> str:
+    """`completed`, or why it is not."""
+    details = body["incomplete_details"]
+    return str(details["reason"] if details else body["status"])
+
+
 def _incomplete_reason(reply: ChatReply) -> str | None:
     match reply.finish_reason:
         case "length":

@@ -69,6 +69,10 @@ class Exchange:
         """Sample the reply and give it the provider's form. A failure becomes the provider's error, no exception."""
         try:
             sample = await self._sample()
+            self._record(sample)
+            if sample.finish_reason == "abort":
+                # Somebody else ended the request in the engine; half an answer must not pass for a whole one.
+                raise CallError("engine", "the engine gave up this request")
             return self._render(sample)
         except CallError as error:
             return self.failed(error)
@@ -96,13 +100,10 @@ class Exchange:
     async def _sample(self) -> Sample:
         session, chat = self.session, self.ask.chat
         if session.script is None:
-            sample = await session.engine.chat(chat, overrides=session.sampling)
-        elif regex := _scripted_turn(session, chat):
-            sample = await session.engine.chat(chat, overrides=session.sampling, force_regex=regex)
-        else:
-            sample = await session.engine.chat(chat, overrides=session.sampling, tool_choice_none=True)
-        self._record(sample)
-        return sample
+            return await session.engine.chat(chat, overrides=session.sampling)
+        if regex := _scripted_turn(session, chat):
+            return await session.engine.chat(chat, overrides=session.sampling, force_regex=regex)
+        return await session.engine.chat(chat, overrides=session.sampling, tool_choice_none=True)
 
     def _record(self, sample: Sample) -> None:
         capabilities = self.session.engine.capabilities
@@ -155,12 +156,13 @@ class Exchange:
             usage=sample.usage,
             stop_sequence=sample.stop_reason if isinstance(sample.stop_reason, str) else None,
         )
+        rendered = self.provider.render(self.ask, reply)
         assert self.call.response
-        self.call.response.stop_reason = reply.finish_reason
+        self.call.response.stop_reason = self.provider.stop_reason(rendered)
         if self.ask.stream:
             body = b"".join(self.provider.stream(self.ask, reply))
             return Answer(200, self.provider.stream_type(self.ask), body, late=body)
-        return Answer(200, "application/json", orjson.dumps(self.provider.render(self.ask, reply)), late=b"")
+        return Answer(200, "application/json", orjson.dumps(rendered), late=b"")
 
 
 def _finish_reason(sample: Sample) -> FinishReason:
@@ -168,7 +170,7 @@ def _finish_reason(sample: Sample) -> FinishReason:
     match sample.finish_reason:
         case "stop" | "tool_calls":
             return "tool_calls" if sample.tool_calls else "stop"
-        case "length" | "content_filter" | "abort":
+        case "length" | "content_filter":
             return sample.finish_reason
         case _:
             return "stop"

@@ -9,11 +9,11 @@ from pathlib import Path
 from polar_mitm.capture.reader import CallFileError, read_calls
 from polar_mitm.capture.record import Call
 from polar_mitm.capture.session import (
+    Ending,
     SessionEngine,
     SessionFolder,
     SessionLog,
     SessionRecord,
-    Status,
     new_session_id,
 )
 from polar_mitm.engine.client import Engine
@@ -130,7 +130,7 @@ async def _grade(job: Job, session: Session, folder: SessionFolder, workspace: W
     session.log.close(status, reason=reason, exit_code=ended.code)
 
 
-def _status(ended: Exit, folder: SessionFolder, calls: list[Call]) -> tuple[Status, str | None]:
+def _status(ended: Exit, folder: SessionFolder, calls: list[Call]) -> tuple[Ending, str | None]:
     """A harness that ends badly without one call could not run: that is an error, not a failed attempt."""
     if ended.timed_out:
         return "timeout", f"stopped after {ended.seconds:.0f} s"
