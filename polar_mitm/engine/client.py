@@ -209,8 +209,10 @@ class Engine:
             return call_error(refusal, url=self.url, model=self.capabilities.model)
         limit = refusal.limit or self.capabilities.max_model_len
         prompt = await self._count(outgoing) or refusal.prompt_tokens or limit
+        if prompt is None or limit is None:
+            return CallError("context_overflow", refusal.message, param="messages")
         message = f"the prompt is {prompt} tokens long, the model's window is {limit} tokens"
-        return CallError("context_overflow", message, param="messages", over=(prompt, limit) if prompt and limit else None)
+        return CallError("context_overflow", message, param="messages", over=(prompt, limit))
 
     async def _count(self, outgoing: Outgoing) -> int | None:
         """The prompt's true length. vLLM's refusal counts no further than one token over the window, and clients that

@@ -34,7 +34,14 @@ def test_every_request_asks_for_token_data_and_no_stream() -> None:
 
 def test_sampling_goes_out_as_asked_except_the_seed() -> None:
     asked = Sampling(
-        max_tokens=9, temperature=0.0, top_p=0.5, top_k=0, presence_penalty=0.1, frequency_penalty=0.2, seed=0, stop=("a",)
+        max_tokens=9,
+        temperature=0.0,
+        top_p=0.5,
+        top_k=0,
+        presence_penalty=0.1,
+        frequency_penalty=0.2,
+        seed=0,
+        stop=("a",),
     )
     outgoing = composed(ChatRequest(HELLO, sampling=asked))
     assert outgoing.sampling == {

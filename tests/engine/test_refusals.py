@@ -33,8 +33,8 @@ OLDER = Refusal(
 )
 OLD = Refusal(
     400,
-    "'max_tokens' or 'max_completion_tokens' is too large: 8000. This model's maximum context length is 8192 tokens and "
-    "your request has 1000 input tokens (8000 > 8192 - 1000).",
+    "'max_tokens' or 'max_completion_tokens' is too large: 8000. This model's maximum context length is 8192 tokens "
+    "and your request has 1000 input tokens (8000 > 8192 - 1000).",
 )
 
 

@@ -16,7 +16,7 @@ AWKWARD: list[dict[str, Any]] = [
     {},
     {"city": "Paris"},
     {"command": "echo \"a\nb\" | sed 's/\\\\x/$1/' > out.txt && [ -f x ] || (y){1,2}*?+^~`#@!%&;:,.<>=-_/\t\r"},
-    {"text": "é日本🎉 naïve ‘q’ \u2028 \x7f \x01", "": ""},
+    {"text": "é日本🎉 naïve «q» 한 \u2028 \x7f \x01", "": ""},
     {"a": [1, 2.5, -1e30, None, True, {"x": {"y": []}}], "b c": False},
 ]
 

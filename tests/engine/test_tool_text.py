@@ -26,15 +26,22 @@ def loosely_written(draw: st.DrawFn, arguments: dict[str, Any]) -> str:
     """The same object with other white space and other escapes than vLLM would write."""
     ascii_only = draw(st.booleans())
     members = [
-        draw(GAPS) + json.dumps(key, ensure_ascii=ascii_only) + draw(GAPS) + ":" + draw(GAPS)
-        + json.dumps(value, ensure_ascii=ascii_only, indent=draw(st.sampled_from([None, 1]))) + draw(GAPS)
+        draw(GAPS)
+        + json.dumps(key, ensure_ascii=ascii_only)
+        + draw(GAPS)
+        + ":"
+        + draw(GAPS)
+        + json.dumps(value, ensure_ascii=ascii_only, indent=draw(st.sampled_from([None, 1])))
+        + draw(GAPS)
         for key, value in arguments.items()
     ]
     return "{" + (",".join(members) or draw(GAPS)) + "}"
 
 
 @given(st.data(), ARGUMENTS)
-def test_the_sampled_text_of_the_arguments_is_given_back_byte_for_byte(data: st.DataObject, arguments: dict[str, Any]) -> None:
+def test_the_sampled_text_of_the_arguments_is_given_back_byte_for_byte(
+    data: st.DataObject, arguments: dict[str, Any]
+) -> None:
     source = data.draw(loosely_written(arguments))
     gap = data.draw(GAPS)
     members = [f'"name"{gap}: "run"', f'"arguments":{gap}{source}']
