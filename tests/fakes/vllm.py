@@ -1,6 +1,7 @@
 """A stand-in for vLLM's OpenAI server, for tests of speed and of faults; the real one is used under `-m live`.
 
-A token is a byte: its id is the byte's value + 10, its logprob -0.5. Replies are taken from `script`, the last one for ever.
+A token is a byte: its id is the byte's value + 10, its logprob -0.5. Replies are taken from `script`, the last one for
+ever.
 """
 
 import asyncio
@@ -25,34 +26,50 @@ class Reply:
     error: str = ""
     token_ids: bool = True
     logprobs: bool = True
+    drop: bool = False
+    """Close the connection in place of an answer."""
+    raw: bytes | None = None
+    """Send this as the body, said to be JSON."""
 
 
 class FakeVllm:
     """`async with FakeVllm() as engine:` serves on `engine.url`; `requests` holds the chat bodies it got."""
 
-    def __init__(self, *script: Reply, max_model_len: int = 100_000) -> None:
+    def __init__(self, *script: Reply, max_model_len: int = 100_000, probe: Reply | None = None) -> None:
+        """`probe` is the reply to a request for one token, with which polar finds out what an engine can do."""
+        self.probe = probe or Reply()
         self.script = list(script) or [Reply()]
         self.max_model_len = max_model_len
         self.requests: list[dict[str, Any]] = []
         self.cancelled = 0
         self.running = 0
+        self.port = 0
 
     async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.stop()
+
+    async def stop(self) -> None:
+        """Listen no more; calls that run are cut off."""
+        await self._runner.cleanup()
+
+    async def start(self) -> None:
+        """Listen, after a `stop` on the same port again."""
         app = web.Application(client_max_size=0)
         app.router.add_get("/v1/models", self._models)
         app.router.add_get("/version", self._version)
         app.router.add_get("/health", self._health)
         app.router.add_post("/v1/chat/completions", self._chat)
         app.router.add_post("/tokenize", self._tokenize)
-        self._runner = web.AppRunner(app, handler_cancellation=True, access_log=None)
+        self._runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=0.1)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", 0)
+        site = web.TCPSite(self._runner, "127.0.0.1", self.port)
         await site.start()
-        self.url = "http://{}:{}".format(*self._runner.addresses[0][:2])
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        await self._runner.cleanup()
+        self.port = self._runner.addresses[0][1]
+        self.url = f"http://127.0.0.1:{self.port}"
 
     async def _models(self, request: web.Request) -> web.Response:
         return web.json_response({"object": "list", "data": [{"id": "fake", "max_model_len": self.max_model_len}]})
@@ -69,8 +86,8 @@ class FakeVllm:
 
     async def _chat(self, request: web.Request) -> web.Response:
         body = await request.json()
-        if body.get("max_tokens") == 1:  # the client's probe
-            return web.json_response(_completion(body, self.script[0], "."))
+        if body.get("max_tokens") == 1:
+            return web.json_response(_completion(body, self.probe, "."))
         self.requests.append(body)
         reply = self.script.pop(0) if len(self.script) > 1 else self.script[0]
         self.running += 1
@@ -81,6 +98,11 @@ class FakeVllm:
             raise
         finally:
             self.running -= 1
+        if reply.drop:
+            assert request.transport
+            request.transport.abort()
+        if reply.raw is not None:
+            return web.Response(body=reply.raw, content_type="application/json")
         if reply.status != 200:
             error = {"message": reply.error, "type": "Error", "param": None, "code": reply.status}
             return web.json_response({"error": error}, status=reply.status)
@@ -99,9 +121,7 @@ def _completion(body: dict[str, Any], reply: Reply, text: str) -> dict[str, Any]
     calls = [f'<tool_call>\n{{"name": "{n}", "arguments": {a}}}\n</tool_call>' for n, a in reply.tool_calls]
     sampled = (f"<think>{reply.reasoning}</think>" if reply.reasoning else "") + text + "".join(calls)
     ids = ids_of(sampled)
-    content = [
-        {"token": f"token_id:{i}", "bytes": [i - 10], "logprob": -0.5, "top_logprobs": []} for i in ids
-    ]
+    content = [{"token": f"token_id:{i}", "bytes": [i - 10], "logprob": -0.5, "top_logprobs": []} for i in ids]
     if reply.finish_reason == "stop" and not reply.stop_reason:
         ids.append(EOS)
         content.append({"token": f"token_id:{EOS}", "bytes": list(b"<|im_end|>"), "logprob": -0.5, "top_logprobs": []})

@@ -1,0 +1,60 @@
+"""Fixtures that several rooms' tests share: the proxy with its engine, and a listener that nothing may reach."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.proxy.stage import Stage, staged
+
+type Staged = Callable[..., AbstractAsyncContextManager[Stage]]
+
+
+@pytest.fixture(scope="session")
+def shared_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One POLAR_HOME for all tests of the proxy: its certificate authority takes a second to make."""
+    return tmp_path_factory.mktemp("polar-home")
+
+
+@pytest.fixture
+def proxy_home(shared_home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("POLAR_HOME", str(shared_home))
+    return shared_home
+
+
+@pytest.fixture
+def stage(proxy_home: Path, tmp_path: Path) -> Staged:
+    """`async with stage(Reply(...), grace_s=0.3) as on:` gives a proxy with one open session."""
+    return partial(staged, tmp_path / "out")
+
+
+@dataclass
+class Sentinel:
+    """Stands for the internet, on loopback: a connection to it is a leak."""
+
+    host: str
+    port: int
+    connections: int = 0
+
+    @property
+    def address(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+@pytest.fixture
+async def sentinel() -> AsyncIterator[Sentinel]:
+    """Counts the connections it gets; a test that lets one through fails at its end, whatever it asserts itself."""
+
+    async def count(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        watched.connections += 1
+        writer.close()
+
+    server = await asyncio.start_server(count, "127.0.0.1", 0)
+    watched = Sentinel(*server.sockets[0].getsockname()[:2])
+    yield watched
+    server.close()
+    assert watched.connections == 0, "something was dialled"
