@@ -7,7 +7,7 @@ import pytest
 
 
 def need(problems: Sequence[str]) -> None:
-    """Skip the test when there are problems; in CI fail it, since nothing would notice a test that is always skipped."""
+    """Skip the test when there are problems; in CI fail it: nobody would notice a test that is always skipped."""
     if not problems:
         return
     if os.environ.get("CI"):

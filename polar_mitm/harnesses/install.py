@@ -34,6 +34,8 @@ def install(name: str, say: Callable[[str], None]) -> Installed:
         if (installed := _present(harness, folder)) is not None:
             say(f"{harness.NAME} {installed.version} is installed")
             return installed
+        for stale in folder.parent.glob(f".{name}-*"):  # of an install that was killed
+            shutil.rmtree(stale, ignore_errors=True)
         say(f"installing {', '.join(harness.PACKAGES)} from npm into {folder}")
         scratch = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{harness.NAME}-"))
         try:

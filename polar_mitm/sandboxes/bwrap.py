@@ -124,8 +124,7 @@ class Bwrap:
                     return Exit(None, True, seconds)
                 report = _report(status)
                 if "exit-code" not in report:
-                    what = "died while it ran" if "child-pid" in report else "did not start"
-                    raise SandboxError(f"bwrap {what} {spec.argv[0]}: {_tail(spec.stderr)}")
+                    raise SandboxError(f"{spec.argv[0]} could not be run: {_tail(spec.stderr)}")
                 return Exit(report["exit-code"], False, seconds)
             finally:
                 os.close(status)

@@ -76,7 +76,7 @@ async def _start(spec: RunSpec) -> asyncio.subprocess.Process:
                 start_new_session=True,
             )
         except OSError as error:
-            raise SandboxError(f"{spec.argv[0]} could not be started: {error}") from error
+            raise SandboxError(f"{spec.argv[0]} could not be run: {error}") from error
 
 
 async def _end(process: asyncio.subprocess.Process | None, marker: str) -> None:

@@ -36,7 +36,8 @@ def mitm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mitm]:
     folder = tmp_path_factory.mktemp("mitm")
     port = free_port()
     upstream = folder / "port"
-    command = [Path(sys.executable).with_name("mitmdump"), "-q", "-s", Path(__file__).with_name("redirect_addon.py")]
+    mitmdump, addon = Path(sys.executable).with_name("mitmdump"), Path(__file__).with_name("redirect_addon.py")
+    command = [str(mitmdump), "-q", "-s", str(addon)]
     options = (
         "listen_host=127.0.0.1",
         f"listen_port={port}",
