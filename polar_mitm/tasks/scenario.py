@@ -1,0 +1,396 @@
+"""Scenario files: one YAML mapping that says what is to be done, by which harness, where, and how it is graded.
+
+Loading checks everything that the file alone can tell; every complaint names file, line, field and what was expected.
+Whether the harness is installed or the sandbox works here is asked later, by whoever runs it.
+"""
+
+import difflib
+from collections.abc import Iterator, Mapping, Sequence
+from io import StringIO
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Any, Literal, Self, get_args
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    JsonValue,
+    StringConstraints,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import ErrorDetails, PydanticCustomError
+from ruamel.yaml import YAML
+from ruamel.yaml.comments import CommentedMap, CommentedSeq
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from typing_extensions import TypedDict
+
+from polar_mitm.harnesses import HARNESSES
+from polar_mitm.sandboxes import SANDBOXES
+
+type Text = Annotated[str, StringConstraints(min_length=1, pattern=r"\S")]
+
+
+class ScenarioError(Exception):
+    """A scenario file that cannot be used: `scenarios/x.yaml:12: evaluator.type: expected one of command, ...`.
+
+    `line` counts from 1; None when the file itself is the trouble. `field` is a dotted path, empty for the whole file.
+    """
+
+    def __init__(self, file: Path, line: int | None, field: str, expected: str) -> None:
+        place = f"{file}:{line}" if line is not None else str(file)
+        super().__init__(": ".join(part for part in (place, field, expected) if part))
+        self.file = file
+        self.line = line
+        self.field = field
+        self.expected = expected
+
+
+class Sampling(TypedDict, total=False):
+    """Sampling parameters of the session, by the engine's names. They win over what the harness asks."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)  # type: ignore[misc]  # how pydantic configures a TypedDict
+
+    temperature: Annotated[float, Field(ge=0)]
+    top_p: Annotated[float, Field(gt=0, le=1)]
+    top_k: Annotated[int, Field(ge=-1)]
+    min_p: Annotated[float, Field(ge=0, le=1)]
+    max_tokens: Annotated[int, Field(ge=1)]
+    presence_penalty: Annotated[float, Field(ge=-2, le=2)]
+    frequency_penalty: Annotated[float, Field(ge=-2, le=2)]
+    repetition_penalty: Annotated[float, Field(gt=0)]
+    seed: int
+    stop: list[str]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+
+
+class Step(_Part):
+    """One scripted turn: a shell command, put into the harness's own shell tool, or a tool and its arguments."""
+
+    shell: Text | None = None
+    tool: str = ""
+    arguments: dict[str, JsonValue] = {}
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> Self:
+        if (self.shell is None) == (not self.tool) or (self.shell is not None and self.arguments):
+            raise PydanticCustomError("step", "expected either `shell: COMMAND` or `tool: NAME` with `arguments`")
+        return self
+
+
+class CommandEvaluator(_Part):
+    """Graded by a command in the workspace: exit code 0 is 1.0, any other 0.0. See `evaluators.command`."""
+
+    type: Literal["command"]
+    run: Text
+    """Text for `sh -c`."""
+    timeout_s: Annotated[float, Field(gt=0)] = 60
+
+
+class SessionCompletedEvaluator(_Part):
+    """1.0 when the harness ended well after at least one valid call. See `evaluators.session_completed`."""
+
+    type: Literal["session_completed"]
+
+
+EVALUATORS = ("command", "session_completed")
+
+type Evaluator = Annotated[CommandEvaluator | SessionCompletedEvaluator, Field(discriminator="type")]
+
+
+class Scenario(_Part):
+    """A loaded scenario. `instruction_text` and `start_folder` are what the file's own fields come to."""
+
+    path: Path
+    """The file it came from; files it names are relative to its folder."""
+    name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+    """Letters, digits, `.`, `_`, `-`; the file's stem when the file does not say."""
+    description: str = ""
+    instruction: Text | None = None
+    instruction_file: Text | None = None
+    harness: str = "pi"
+    sandbox: str = "bwrap"
+    intercept: Literal["base-url", "proxy"] = "base-url"
+    model: Text = "smollm2"
+    """Name of a local model."""
+    samples: Annotated[int, Field(ge=1)] = 1
+    timeout_s: Annotated[float, Field(gt=0)] = 600
+    """Seconds that the harness may run."""
+    sampling: Sampling = Sampling()
+    workspace: Text | None = None
+    """Folder whose copy the harness starts in. Without it the workspace is empty, but for `files`."""
+    files: dict[str, str] = {}
+    """More files of the workspace, path: text. They win over the folder's."""
+    evaluator: Evaluator
+    script: list[Step] = []
+    """Tool calls that the model is made to give in its first turns."""
+
+    @property
+    def start_folder(self) -> Path | None:
+        return self.path.parent / self.workspace if self.workspace else None
+
+    @property
+    def instruction_text(self) -> str:
+        """What the harness is told. Raises OSError when the file has gone since loading."""
+        if self.instruction is not None:
+            return self.instruction
+        assert self.instruction_file is not None
+        return (self.path.parent / self.instruction_file).read_text(encoding="utf-8")
+
+    @field_validator("harness")
+    @classmethod
+    def _known_harness(cls, name: str) -> str:
+        return _one_of(name, HARNESSES)
+
+    @field_validator("sandbox")
+    @classmethod
+    def _known_sandbox(cls, name: str) -> str:
+        return _one_of(name, SANDBOXES)
+
+    @field_validator("files")
+    @classmethod
+    def _inside(cls, files: dict[str, str]) -> dict[str, str]:
+        for name in files:
+            parts = PurePosixPath(name).parts
+            if not parts or parts[0] == "/" or ".." in parts:
+                raise PydanticCustomError(
+                    "files", "expected paths inside the workspace; got {name}", {"name": repr(name)}
+                )
+        return files
+
+    @model_validator(mode="after")
+    def _one_instruction(self) -> Self:
+        if (self.instruction is None) == (self.instruction_file is None):
+            which = "neither" if self.instruction is None else "both"
+            raise PydanticCustomError(
+                "instruction", "expected one of instruction and instruction_file; got {which}", {"which": which}
+            )
+        return self
+
+
+def load(path: Path, changes: Mapping[str, object] | None = None) -> Scenario:
+    """The scenario in a file. `changes` are top-level fields that win over the file's, such as a command's options.
+
+    Raises ScenarioError.
+    """
+    document = _read(path)
+    fields = _plain(document) | dict(changes or {})
+    for name in fields:
+        if name == "path" or not isinstance(name, str):  # the one field that is not the file's to set; `1: x`
+            raise ScenarioError(path, _line(document, (name,)), str(name), _unknown(str(name), _siblings((name,))))
+    try:
+        scenario = Scenario.model_validate({"name": path.stem} | fields | {"path": path})
+    except ValidationError as error:
+        # The first in the file; what is missing comes last, since a misspelt field is often why.
+        problems = [
+            (details["type"] == "missing", _problem(path, document, changes or {}, details))
+            for details in error.errors()
+        ]
+        raise min(problems, key=lambda problem: (problem[0], problem[1].line or 0))[1] from None
+    _check_files(scenario, document)
+    return scenario
+
+
+def bundled(name: str) -> Path:
+    """The file of a scenario that comes with polar: beside the package in a checkout, inside it when installed."""
+    package = Path(__file__).parents[1]
+    places = (package.parent / "scenarios", package / "scenarios")
+    file = next((place / f"{name}.yaml" for place in places if (place / f"{name}.yaml").is_file()), None)
+    if file is None:
+        raise ScenarioError(places[0] / f"{name}.yaml", None, "", "no scenario of this name comes with polar")
+    return file
+
+
+def _read(path: Path) -> CommentedMap:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ScenarioError(path, None, "", "no such file") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ScenarioError(path, None, "", f"cannot be read: {error}") from error
+    try:
+        document = YAML(typ="rt").load(StringIO(text))
+    except MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = mark.line + 1 if mark else None
+        raise ScenarioError(path, line, "", f"not YAML: {error.problem or error.context}") from None
+    except YAMLError as error:
+        raise ScenarioError(path, None, "", f"not YAML: {error}") from None
+    if not isinstance(document, CommentedMap):
+        got = "nothing" if document is None else _shown(document)
+        raise ScenarioError(path, 1, "", f"expected a mapping of fields; got {got}")
+    return document
+
+
+def _plain(node: Any) -> Any:
+    """Plain Python of a round-trip document: its strings and numbers are subclasses that remember their style."""
+    match node:
+        case CommentedMap():
+            return {_plain(key): _plain(value) for key, value in node.items()}
+        case CommentedSeq():
+            return [_plain(value) for value in node]
+        case bool() | None:
+            return node
+    for kind in (int, float, str):
+        if isinstance(node, kind):
+            return kind(node)
+    return node
+
+
+def _problem(path: Path, document: CommentedMap, changes: Mapping[str, object], details: ErrorDetails) -> ScenarioError:
+    location = _location(document, details)
+    field = ".".join(_dotted(document, location))
+    expected = _expected(details, location)
+    if location and location[0] in changes:
+        return ScenarioError(path, None, field, f"{expected} (given in place of the file's)")
+    return ScenarioError(path, _line(document, location), field, expected)
+
+
+def _location(document: CommentedMap, details: ErrorDetails) -> tuple[int | str, ...]:
+    """pydantic's location with the union tags, which are no keys of the file, taken out or made the field they are."""
+    match details:
+        case {"type": "instruction"}:
+            return ("instruction_file" if "instruction_file" in document else "instruction",)
+        case {"type": "union_tag_not_found" | "union_tag_invalid", "loc": loc}:
+            return (*loc, "type")
+        case {"loc": ("evaluator", "command" | "session_completed", *rest)}:
+            return ("evaluator", *rest)
+    return details["loc"]
+
+
+def _dotted(document: CommentedMap, location: Sequence[int | str]) -> Iterator[str]:
+    """The location's parts as a person counts: the first step of a script is `script.1`."""
+    node: Any = document
+    for key in location:
+        yield str(key + 1) if isinstance(node, CommentedSeq) and isinstance(key, int) else str(key)
+        node = (
+            node.get(key) if isinstance(node, CommentedMap) else node[key] if isinstance(node, CommentedSeq) else None
+        )
+
+
+def _line(document: CommentedMap, location: Sequence[int | str]) -> int:
+    """The line of the field, or of the nearest thing around it that is in the file; counts from 1."""
+    node: Any = document
+    line = 0
+    for key in location:
+        places = node.lc.data if isinstance(node, CommentedMap | CommentedSeq) else None
+        if not places or key not in places:  # not in the file, or merged into this mapping from elsewhere
+            break
+        line = places[key][0]
+        node = node[key]
+    return line + 1
+
+
+def _expected(details: ErrorDetails, location: Sequence[int | str]) -> str:
+    """pydantic's complaint in the words of someone who writes YAML."""
+    context = details.get("ctx", {})
+    got = details.get("input")
+    match details["type"]:
+        case "missing":
+            return "expected, but it is not there"
+        case "extra_forbidden":
+            return _unknown(str(location[-1]), _siblings(location))
+        case "union_tag_not_found":
+            return f"expected one of {_names(EVALUATORS)}, but it is not there"
+        case "union_tag_invalid":
+            return f"expected one of {_names(EVALUATORS)}; got {context['tag']!r}"
+        case "literal_error":
+            return f"expected one of {_names(_choices(location))}; got {_shown(got)}"
+        case "string_type":
+            return f"expected text; got {_shown(got)}"
+        case "string_too_short" | "string_pattern_mismatch" if location[-1] == "name":
+            return f"expected letters, digits, '.', '_' and '-'; got {_shown(got)}"
+        case "string_too_short" | "string_pattern_mismatch":
+            return "expected text; got nothing but blanks"
+        case "int_type" | "int_from_float":
+            return f"expected a whole number; got {_shown(got)}"
+        case "invalid-json-value":
+            return f"expected what JSON can hold; got {_shown(got)}"
+        case "float_type" | "finite_number":
+            return f"expected a number; got {_shown(got)}"
+        case "greater_than_equal" | "greater_than" | "less_than_equal" | "less_than" as kind:
+            sign = {"greater_than_equal": ">= ", "greater_than": "> ", "less_than_equal": "<= ", "less_than": "< "}[
+                kind
+            ]
+            bound = next(context[key] for key in ("ge", "gt", "le", "lt") if key in context)
+            return f"expected a number {sign}{bound:g}; got {_shown(got)}"
+        case "dict_type" | "model_type" | "model_attributes_type":
+            return f"expected a mapping; got {_shown(got)}"
+        case "list_type":
+            return f"expected a list; got {_shown(got)}"
+        case _:
+            return details["msg"]
+
+
+def _siblings(location: Sequence[int | str]) -> tuple[str, ...]:
+    """The fields that may stand where the last key of `location` does."""
+    match location[:-1]:
+        case ():
+            return tuple(name for name in Scenario.model_fields if name != "path")
+        case ("sampling",):
+            return tuple(Sampling.__annotations__)
+        case ("evaluator",):
+            return tuple({**CommandEvaluator.model_fields, **SessionCompletedEvaluator.model_fields})
+        case ("script", int()):
+            return tuple(Step.model_fields)
+        case _:
+            return ()
+
+
+def _choices(location: Sequence[int | str]) -> tuple[str, ...]:
+    return get_args(Scenario.model_fields[str(location[-1])].annotation)
+
+
+def _unknown(name: str, known: Sequence[str]) -> str:
+    near = difflib.get_close_matches(name, known, n=1)
+    return f"unknown field; did you mean {near[0]}?" if near else f"unknown field; known are {_names(known)}"
+
+
+def _one_of(name: str, known: Mapping[str, object]) -> str:
+    if name not in known:
+        raise PydanticCustomError(
+            "one_of", "expected one of {known}; got {name}", {"known": _names(known), "name": repr(name)}
+        )
+    return name
+
+
+def _names(names: Sequence[str] | Mapping[str, object]) -> str:
+    return ", ".join(names)
+
+
+def _shown(value: object) -> str:
+    match value:
+        case None:
+            return "nothing"
+        case dict():
+            return "a mapping"
+        case list():
+            return "a list"
+        case bool():
+            return str(value).lower()
+        case str() if len(value) > 60:
+            return repr(value[:57] + "...")
+        case _:
+            return repr(value)
+
+
+def _check_files(scenario: Scenario, document: CommentedMap) -> None:
+    """What the scenario names must be there, and an instruction must say something."""
+
+    def fail(field: str, expected: str) -> ScenarioError:
+        return ScenarioError(scenario.path, _line(document, (field,)), field, expected)
+
+    if scenario.start_folder is not None and not scenario.start_folder.is_dir():
+        raise fail("workspace", f"expected a folder; {scenario.start_folder} is none")
+    if scenario.instruction_file is None:
+        return
+    try:
+        text = scenario.instruction_text
+    except (OSError, UnicodeDecodeError) as error:
+        raise fail("instruction_file", f"expected a text file: {error}") from error
+    if not text.strip():
+        raise fail("instruction_file", f"expected text; {scenario.path.parent / scenario.instruction_file} is empty")
