@@ -1,0 +1,193 @@
+"""Installing and finding harnesses, with an npm that is a script of ours: what it makes is as small as can be."""
+
+import fcntl
+import json
+import stat
+import threading
+from pathlib import Path
+
+import pytest
+
+from polar_mitm.harnesses import HARNESSES, HarnessMissing, claude_code, node, pi
+from polar_mitm.harnesses.base import install_folder
+from polar_mitm.harnesses.install import InstallFailed, install
+
+VERSION = pi.PACKAGES[0].rsplit("@", 1)[1]
+
+# Makes the packages that pi asks for; its node prints what `pi --version` would.
+NPM = f"""\
+#!/bin/sh
+echo "$@" >> "$NPM_LOG"
+mkdir -p node_modules/{pi.PACKAGE}/dist/bundle node_modules/{node.PACKAGE}/bin
+echo '{{"version": "{VERSION}"}}' > node_modules/{pi.PACKAGE}/package.json
+touch node_modules/{pi.PACKAGE}/dist/bundle/cli.js
+printf '#!/bin/sh\\necho {VERSION}\\n' > node_modules/{node.PACKAGE}/bin/node
+chmod +x node_modules/{node.PACKAGE}/bin/node
+"""
+
+
+@pytest.fixture
+def bin_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The first folder of PATH; polar's home is empty, and the private node is what this machine would get."""
+    path = tmp_path / "bin"
+    path.mkdir()
+    monkeypatch.setenv("PATH", f"{path}:/usr/bin:/bin")
+    monkeypatch.setenv("POLAR_HOME", str(tmp_path / "polar-home"))
+    monkeypatch.setenv("NPM_LOG", str(tmp_path / "npm.log"))
+    monkeypatch.setattr(node, "private", lambda: True)
+    return path
+
+
+def put_npm(bin_folder: Path, script: str = NPM) -> None:
+    (bin_folder / "npm").write_text(script)
+    (bin_folder / "npm").chmod(0o755)
+
+
+def npm_runs(bin_folder: Path) -> int:
+    log = bin_folder.parent / "npm.log"
+    return len(log.read_text().splitlines()) if log.exists() else 0
+
+
+def test_the_pinned_packages_are_installed_and_found(bin_folder: Path) -> None:
+    put_npm(bin_folder)
+    said: list[str] = []
+    installed = install("pi", said.append)
+    assert installed == pi.find()
+    assert installed.version == VERSION
+    assert installed.read_only == [install_folder("pi")]
+    assert all(Path(part).is_file() for part in installed.command)
+    manifest = json.loads((install_folder("pi") / "package.json").read_text())
+    assert manifest["dependencies"][pi.PACKAGE] == VERSION
+    assert said[-1] == f"pi {VERSION} is installed and starts"
+
+
+def test_a_second_install_does_nothing(bin_folder: Path) -> None:
+    put_npm(bin_folder)
+    install("pi", lambda line: None)
+    install("pi", lambda line: None)
+    assert npm_runs(bin_folder) == 1
+
+
+@pytest.mark.parametrize("damage", ["binary gone", "other pin", "manifest cut"])
+def test_a_broken_or_outdated_install_is_replaced(bin_folder: Path, damage: str) -> None:
+    put_npm(bin_folder)
+    installed = install("pi", lambda line: None)
+    manifest = install_folder("pi") / "package.json"
+    match damage:
+        case "binary gone":
+            Path(installed.command[0]).unlink()
+        case "other pin":
+            manifest.write_text(manifest.read_text().replace(VERSION, "0.1.0"))
+        case "manifest cut":
+            manifest.write_text(manifest.read_text()[:20])
+    (install_folder("pi") / "old").touch()
+    assert install("pi", lambda line: None) == installed
+    assert npm_runs(bin_folder) == 2
+    assert not (install_folder("pi") / "old").exists()
+
+
+def test_a_failing_npm_is_quoted_and_leaves_the_old_install_and_no_scraps(bin_folder: Path) -> None:
+    put_npm(bin_folder)
+    installed = install("pi", lambda line: None)
+    manifest = install_folder("pi") / "package.json"
+    manifest.write_text(manifest.read_text().replace(VERSION, "0.1.0"))
+    put_npm(bin_folder, "#!/bin/sh\necho 'npm error code ENOSPC' >&2\nexit 3\n")
+    with pytest.raises(InstallFailed, match="exit code 3:\nnpm error code ENOSPC"):
+        install("pi", lambda line: None)
+    assert pi.find() == installed
+    assert sorted(path.name for path in install_folder("pi").parent.iterdir()) == [".pi.lock", "pi"]
+
+
+def test_scraps_of_a_killed_install_are_removed_by_the_next(bin_folder: Path) -> None:
+    put_npm(bin_folder)
+    scrap = install_folder("pi").with_name(".pi-abc123")
+    scrap.mkdir(parents=True)
+    install("pi", lambda line: None)
+    assert not scrap.exists()
+
+
+def test_without_npm_the_message_says_how_to_get_it(bin_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(bin_folder))
+    with pytest.raises(InstallFailed, match=r"npm is not on PATH.*apt-get install npm"):
+        install("pi", lambda line: None)
+
+
+def test_what_npm_installed_must_start(bin_folder: Path) -> None:
+    put_npm(bin_folder, NPM.replace(f"echo {VERSION}\\n", "echo GLIBC_9.9 not found >&2; exit 1\\n"))
+    with pytest.raises(InstallFailed, match=r"pi was installed but does not start here: GLIBC_9\.9 not found"):
+        install("pi", lambda line: None)
+
+
+def test_a_second_installer_waits_for_the_first(bin_folder: Path) -> None:
+    put_npm(bin_folder)
+    lock = install_folder("pi").with_name(".pi.lock")
+    lock.parent.mkdir(parents=True)
+    waiting = threading.Event()
+    said: list[str] = []
+
+    def say(line: str) -> None:
+        said.append(line)
+        waiting.set()
+
+    worker = threading.Thread(target=install, args=("pi", say))
+    with lock.open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        worker.start()
+        assert waiting.wait(5)
+        assert said == ["waiting for another install of the same harness"]
+        assert npm_runs(bin_folder) == 0
+    worker.join(20)
+    assert said[-1] == f"pi {VERSION} is installed and starts"
+
+
+@pytest.mark.parametrize("name", list(HARNESSES))
+def test_a_harness_that_is_not_installed_says_the_command_that_installs_it(bin_folder: Path, name: str) -> None:
+    with pytest.raises(HarnessMissing) as caught:
+        HARNESSES[name].find()
+    assert str(caught.value) == f"{name} is not installed: run `polar harness install {name}`"
+
+
+def test_a_harness_that_is_too_old_says_both_versions(bin_folder: Path) -> None:
+    put_npm(bin_folder)
+    install("pi", lambda line: None)
+    (install_folder("pi") / "node_modules" / pi.PACKAGE / "package.json").write_text('{"version": "1.5.9"}')
+    with pytest.raises(HarnessMissing, match=r"^pi 1\.5\.9 is too old, 1\.6\.0 is the oldest that works: run `polar "):
+        pi.find()
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"name": "x"}', '{"version": 3}'])
+def test_a_package_that_cannot_be_read_counts_as_broken_or_too_old(bin_folder: Path, text: str) -> None:
+    put_npm(bin_folder)
+    install("pi", lambda line: None)
+    (install_folder("pi") / "node_modules" / pi.PACKAGE / "package.json").write_text(text)
+    with pytest.raises(HarnessMissing, match=r"broken|too old"):
+        pi.find()
+
+
+def test_claude_code_without_the_binary_for_this_machine_is_missing(bin_folder: Path) -> None:
+    package = install_folder("claude-code") / "node_modules" / claude_code.PACKAGE
+    package.mkdir(parents=True)
+    (package / "package.json").write_text(f'{{"version": "{claude_code.MINIMUM}"}}')
+    with pytest.raises(HarnessMissing, match=r"installed without its binary for this machine \(claude-code-"):
+        claude_code.find()
+
+
+@pytest.mark.parametrize(("shown", "good"), [("v22.19.0", True), ("v24.1.0", True), ("v20.20.2", False), ("", False)])
+def test_where_npm_has_no_node_the_one_on_path_must_be_new_enough(
+    bin_folder: Path, monkeypatch: pytest.MonkeyPatch, shown: str, good: bool
+) -> None:
+    monkeypatch.setattr(node, "private", lambda: False)
+    binary = bin_folder / "node"
+    binary.write_text(f"#!/bin/sh\necho '{shown}'\n")
+    binary.chmod(0o755)
+    if good:
+        assert node.find_node("pi") == (binary, [bin_folder.parent])
+        return
+    with pytest.raises(HarnessMissing, match=r"pi needs Node 22\.19\.0 or newer on PATH, not "):
+        node.find_node("pi")
+
+
+def test_the_install_folder_is_the_users_own(bin_folder: Path) -> None:
+    put_npm(bin_folder)
+    install("pi", lambda line: None)
+    assert stat.S_IMODE(install_folder("pi").stat().st_mode) == 0o700
