@@ -10,6 +10,7 @@ app = typer.Typer(
     help="See, record and train on what unmodified coding agents do with a model.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 

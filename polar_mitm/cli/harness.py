@@ -2,10 +2,9 @@
 
 from typing import Annotated
 
-import click
 import typer
 
-from polar_mitm.cli.shell import JsonFlag, Steps, exit_codes, out, print_json
+from polar_mitm.cli.shell import JsonFlag, Steps, exit_codes, one_of, out, print_json
 from polar_mitm.harnesses import HARNESSES
 from polar_mitm.harnesses.base import HarnessMissing
 from polar_mitm.harnesses.install import install as install_harness
@@ -30,7 +29,7 @@ def list_harnesses(json: JsonFlag = False) -> None:
 
 
 @app.command()
-def install(names: Annotated[list[str], typer.Argument(click_type=click.Choice(list(HARNESSES)))]) -> None:
+def install(names: Annotated[list[str], typer.Argument(help=", ".join(HARNESSES), callback=one_of(HARNESSES))]) -> None:
     """Install harnesses into polar's own folder. Quick when they are there."""
     with exit_codes(), Steps() as steps:
         for name in names:

@@ -3,17 +3,16 @@
 import asyncio
 from typing import Annotated
 
-import click
 import typer
 
-from polar_mitm.cli.shell import JsonFlag, Steps, exit_codes, out, print_json, run_async
+from polar_mitm.cli.shell import JsonFlag, Steps, exit_codes, one_of, out, print_json, run_async
 from polar_mitm.engine.install import install as install_engine
 from polar_mitm.engine.local import LocalEngine, find
 from polar_mitm.engine.models import MODELS, build
 
 app = typer.Typer(help="A local vLLM with the flags polar needs.", no_args_is_help=True)
 
-Name = Annotated[str, typer.Argument(click_type=click.Choice(list(MODELS)))]
+Name = Annotated[str, typer.Argument(help=", ".join(MODELS), callback=one_of(MODELS))]
 
 
 @app.command("list")

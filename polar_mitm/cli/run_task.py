@@ -54,6 +54,8 @@ def run(
         print_json(outcome_rows(outcomes))
     else:
         out.print(outcomes_table(outcomes))
+        for outcome in outcomes:
+            out.print(f"{outcome.session.sample:6}  {outcome.folder}", highlight=False, soft_wrap=True)
     if any(outcome.session.status != "completed" for outcome in outcomes):
         raise typer.Exit(FAILED)
     return outcomes

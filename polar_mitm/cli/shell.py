@@ -4,7 +4,7 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Annotated, Any
 
@@ -47,6 +47,19 @@ out = Console()
 err = Console(stderr=True)
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+
+
+def one_of[T: (str, list[str])](names: Iterable[str]) -> Callable[[T], T]:
+    """A typer callback that refuses a name, or a list with a name, that is not one of these."""
+    known = list(names)
+
+    def check(value: T) -> T:
+        for name in [value] if isinstance(value, str) else value:
+            if name not in known:
+                raise typer.BadParameter(f"{name!r} is not one of {', '.join(known)}")
+        return value
+
+    return check
 
 
 def print_json(value: Any) -> None:

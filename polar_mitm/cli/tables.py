@@ -10,12 +10,14 @@ from polar_mitm.rollout.sample import Outcome
 
 
 def outcomes_table(outcomes: Iterable[Outcome]) -> Table:
-    """A row a sample: calls, prompt and response tokens, mean logprob, finish reasons, reward, seconds, folder."""
+    """A row a sample: calls, prompt and response tokens, mean logprob, finish reasons, reward, seconds.
+
+    The folders follow as lines of their own: a terminal of 80 columns has no room for them.
+    """
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("sample", "status", "calls", "prompt", "response", "logprob", "reward", "seconds"):
         table.add_column(name, justify="left" if name == "status" else "right", no_wrap=True)
     table.add_column("finish")
-    table.add_column("folder", overflow="fold")
     for row in outcome_rows(outcomes):
         table.add_row(
             str(row["sample"]),
@@ -26,8 +28,7 @@ def outcomes_table(outcomes: Iterable[Outcome]) -> Table:
             _number(row["mean_logprob"]),
             _number(row["reward"]),
             f"{row['seconds']:.1f}",
-            ", ".join(f"{reason} {count}" for reason, count in row["finish_reasons"].items()),
-            row["folder"],
+            ", ".join(f"{count} {reason}" for reason, count in row["finish_reasons"].items()),
         )
     return table
 

@@ -34,7 +34,7 @@ async def run_task(
     border = Border()
     places = asyncio.Semaphore(concurrency)
     async with EmbeddedProxy(core(border)) as proxy:
-        job = Job(scenario, harness, installed, sandbox, scenario.intercept, engine, border, proxy, out)
+        job = Job(scenario, harness, installed, sandbox, engine, border, proxy, out)
 
         async def one(sample: int) -> Outcome:
             async with places:

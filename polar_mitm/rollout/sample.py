@@ -27,6 +27,9 @@ from polar_mitm.tasks.evaluators import evaluate
 from polar_mitm.tasks.scenario import Scenario
 from polar_mitm.tasks.workspace import Workspace
 
+UNKNOWN_WINDOW = 32_768
+"""Tokens that a harness plans with when the engine does not tell its window."""
+
 STDERR_TAIL = 400
 """Characters of the harness's last words that go into the reason of a failed session."""
 
@@ -39,7 +42,6 @@ class Job:
     harness: Harness
     installed: Installed
     sandbox: Sandbox
-    intercept: str
     engine: Engine
     border: Border
     proxy: EmbeddedProxy
@@ -158,7 +160,7 @@ def _record(job: Job, session_id: str, sample: int) -> SessionRecord:
         harness=job.harness.NAME,
         harness_version=job.installed.version,
         sandbox=job.sandbox.NAME,
-        intercept=job.intercept,
+        intercept=job.scenario.intercept,
         scenario=str(job.scenario.path),
         engine=SessionEngine(
             url=capabilities.url, model=capabilities.model, engine_version=capabilities.engine_version
@@ -179,12 +181,12 @@ def _script(job: Job) -> tuple[Step, ...] | None:
 
 def _access(job: Job, session: Session, layout: Layout) -> Access:
     return Access(
-        mode=job.intercept,
+        mode=job.scenario.intercept,
         base_url=f"http://127.0.0.1:{layout.base_port}/s/{session.id}",
         proxy_url=f"http://{session.id}:{session.token}@127.0.0.1:{layout.proxy_port}",
         key=session.token,
         model=job.engine.capabilities.model,
-        max_model_len=job.engine.capabilities.max_model_len,
+        max_model_len=job.engine.capabilities.max_model_len or UNKNOWN_WINDOW,
     )
 
 
@@ -195,6 +197,7 @@ def _spec(
         file = home / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
+        file.chmod(0o600)
     stdin = None
     if prepared.stdin is not None:
         stdin = folder.path / "stdin.txt"
