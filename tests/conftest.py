@@ -4,10 +4,11 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import pytest
+from mitmproxy import certs
 
 from tests.proxy.stage import Stage, staged
 
@@ -23,7 +24,12 @@ def shared_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def proxy_home(shared_home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("POLAR_HOME", str(shared_home))
+    # Reading the same key took most of the time of a start: 50 ms, twice.
+    monkeypatch.setattr(certs, "load_pem_private_key", read_key)
     return shared_home
+
+
+read_key = cache(certs.load_pem_private_key)
 
 
 @pytest.fixture

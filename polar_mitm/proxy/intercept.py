@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from typing import Literal
 from weakref import WeakKeyDictionary
 
 import orjson
@@ -10,7 +11,7 @@ from mitmproxy.connection import Client
 from mitmproxy.proxy.mode_specs import ReverseMode
 from mitmproxy.tls import TlsData
 
-from polar_mitm.capture.record import Delivery
+from polar_mitm.capture.record import Call, Delivery
 from polar_mitm.chat import CallError, Json
 from polar_mitm.providers import PROVIDERS, Provider, Request, Route, recognise, speaker
 from polar_mitm.proxy.border import Border
@@ -25,6 +26,7 @@ HEALTH_HOST = "polar.local"
 CODINGS = frozenset({"", "identity", "gzip", "deflate", "br", "zstd"})
 """Content codings that mitmproxy decodes."""
 REDACTED = "redacted"
+type DeliveryStatus = Literal["delivered", "partial", "aborted"]
 CLIENT_LEFT = 499
 """The status shown in the flow of a call whose client left; nobody receives it."""
 
@@ -39,10 +41,10 @@ class Intercept:
         self._closing: asyncio.Task[None] | None = None
 
     def done(self) -> None:
-        for waiting in self.waiting.values():
+        while self.waiting:
+            _, waiting = self.waiting.popitem()
             waiting.task.cancel()
-            waiting.exchange.session.log.record(waiting.exchange.finish(Delivery(status="aborted")))
-        self.waiting.clear()
+            _store(waiting, _finish(waiting, "partial" if waiting.sent else "aborted"))
         if self.loopback:
             self._closing = asyncio.get_running_loop().create_task(self.loopback.close())
 
@@ -61,10 +63,10 @@ class Intercept:
         """Find the session, and take every secret off the flow before anything stores or shows it."""
         if not flow.live:
             return
-        await self.border.opened()
         session_id, path = split_session_path(flow.request.path)
         key = find_key(flow.request.headers, flow.request.query)
         credentials = flow.request.headers.pop("proxy-authorization", None)
+        flow.request.headers.pop(TICKET_HEADER, None)
         for name in (*KEY_HEADERS, "cookie"):
             if name in flow.request.headers:
                 flow.request.headers[name] = REDACTED
@@ -72,6 +74,7 @@ class Intercept:
             flow.request.query["key"] = REDACTED
             session_id, path = split_session_path(flow.request.path)
         flow.request.path = path
+        await self.border.opened()
         try:
             session = self._session(flow, credentials, session_id, key)
             self.by_flow[flow] = session
@@ -103,7 +106,7 @@ class Intercept:
 
     def responseheaders(self, flow: http.HTTPFlow) -> None:
         waiting = self.waiting.get(flow.id)
-        if waiting and flow.response and TICKET_HEADER in flow.request.headers:
+        if waiting and waiting.scheme and flow.response:
             flow.response.stream = waiting.passing
             # The loopback closes its connection after each answer; the client may keep its own.
             flow.response.headers.pop("connection", None)
@@ -111,21 +114,21 @@ class Intercept:
     async def response(self, flow: http.HTTPFlow) -> None:
         if (waiting := self.waiting.get(flow.id)) and flow.response:
             if not flow.client_conn.connected:
-                await self._conclude(flow, waiting, "partial" if waiting.sent else "aborted")
+                await self._conclude(waiting, "partial" if waiting.sent else "aborted")
                 return
-            if TICKET_HEADER not in flow.request.headers:  # answered in the hook: the whole of it goes out next
+            if not waiting.scheme:  # answered in the hook: the whole of it goes out next
                 waiting.passed = len(flow.response.raw_content or b"")
-            await self._conclude(flow, waiting, "delivered")
+            await self._conclude(waiting, "delivered")
 
     async def error(self, flow: http.HTTPFlow) -> None:
         if waiting := self.waiting.get(flow.id):
             waiting.task.cancel()
-            await self._conclude(flow, waiting, "partial" if waiting.sent else "aborted")
+            await self._conclude(waiting, "partial" if waiting.sent else "aborted")
 
     def client_disconnected(self, client: Client) -> None:
         """A hook that waits does not learn that its client left; this one does, and so the engine stops."""
         for waiting in self.waiting.values():
-            if waiting.client is client:
+            if waiting.flow.client_conn is client:
                 waiting.task.cancel()
 
     def tls_failed_client(self, data: TlsData) -> None:
@@ -161,39 +164,49 @@ class Intercept:
     async def _exchange(self, flow: http.HTTPFlow, exchange: Exchange) -> None:
         """Wait for the answer in the hook; a stream that outlives the grace goes on through the loopback."""
         task = asyncio.get_running_loop().create_task(exchange.run(), name=exchange.call.identity.call_id)
-        waiting = self.waiting[flow.id] = Waiting(flow.client_conn, exchange, task)
+        waiting = self.waiting[flow.id] = Waiting(flow, exchange, task)
         task.add_done_callback(lambda _: annotate(flow, exchange.call))
         done, _ = await asyncio.wait([task], timeout=self.border.grace_s if exchange.ask.stream else None)
         if task.cancelled():
             flow.response = http.Response.make(CLIENT_LEFT, headers={"connection": "close"})
-            await self._conclude(flow, waiting, "aborted")
+            await self._conclude(waiting, "aborted")
         elif done:
             flow.response = _response(task.result())
         else:
-            await self._divert(flow, waiting)
+            await self._divert(waiting)
 
-    async def _divert(self, flow: http.HTTPFlow, waiting: Waiting) -> None:
+    async def _divert(self, waiting: Waiting) -> None:
         if self.loopback is None:
             self.loopback = Loopback(self.border)
         ticket, address = await self.loopback.admit(waiting)
-        request = flow.request
+        request = waiting.flow.request
         request.headers[TICKET_HEADER] = ticket
         # h1 needs a length, which an h2 or chunked client may have left out.
         request.headers.pop("transfer-encoding", None)
         request.headers["content-length"] = str(len(request.raw_content or b""))
-        request.scheme = "http"
-        self.border.diverted[flow.client_conn] = ((request.host, request.port), address)
+        waiting.scheme, request.scheme = request.scheme, "http"
+        self.border.diverted[waiting.flow.client_conn] = ((request.host, request.port), address)
 
-    async def _conclude(self, flow: http.HTTPFlow, waiting: Waiting, status: str) -> None:
+    async def _conclude(self, waiting: Waiting, status: DeliveryStatus) -> None:
         """Close the call's record and store it, once."""
-        if self.waiting.pop(flow.id, None) is None:
-            return
-        flow.request.headers.pop(TICKET_HEADER, None)
-        call = waiting.exchange.finish(Delivery.model_validate({"status": status, "bytes_sent": waiting.sent}))
-        line = await asyncio.to_thread(waiting.exchange.session.log.record, call)
-        if line:
-            call.parent_call_id, call.checks = line.parent_call_id, line.checks
-        annotate(flow, call)
+        if self.waiting.pop(waiting.flow.id, None):
+            call = _finish(waiting, status)
+            await asyncio.to_thread(_store, waiting, call)
+
+
+def _finish(waiting: Waiting, status: DeliveryStatus) -> Call:
+    """The call's record, closed; and its flow as the client sent it again."""
+    request = waiting.flow.request
+    request.headers.pop(TICKET_HEADER, None)
+    request.scheme = waiting.scheme or request.scheme
+    return waiting.exchange.finish(Delivery(status=status, bytes_sent=waiting.sent))
+
+
+def _store(waiting: Waiting, call: Call) -> None:
+    """Write the record to the session's log, and as it stands there onto the flow."""
+    if line := waiting.exchange.session.log.record(call):
+        call.parent_call_id, call.checks = line.parent_call_id, line.checks
+    annotate(waiting.flow, call)
 
 
 def _request(flow: http.HTTPFlow) -> Request:

@@ -9,7 +9,7 @@ import secrets
 from dataclasses import dataclass
 
 from aiohttp import web
-from mitmproxy.connection import Client
+from mitmproxy.http import HTTPFlow
 
 from polar_mitm.proxy.border import Border
 from polar_mitm.proxy.exchange import Answer, Exchange
@@ -19,11 +19,13 @@ TICKET_HEADER = "x-polar-ticket"
 
 @dataclass(slots=True, eq=False)
 class Waiting:
-    """A call on its way, and who waits for it."""
+    """A call on its way, and the flow that waits for it."""
 
-    client: Client
+    flow: HTTPFlow
     exchange: Exchange
     task: asyncio.Task[Answer]
+    scheme: str | None = None
+    """The scheme that the client used, once the call is diverted to the loopback; mitmproxy reaches that by http."""
     passed: int = 0
     """Bytes handed over to the client, keep-alives included."""
     keepalives: int = 0

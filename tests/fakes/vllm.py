@@ -121,10 +121,8 @@ def _completion(body: dict[str, Any], reply: Reply, text: str) -> dict[str, Any]
     calls = [f'<tool_call>\n{{"name": "{n}", "arguments": {a}}}\n</tool_call>' for n, a in reply.tool_calls]
     sampled = (f"<think>{reply.reasoning}</think>" if reply.reasoning else "") + text + "".join(calls)
     ids = ids_of(sampled)
-    content = [{"token": f"token_id:{i}", "bytes": [i - 10], "logprob": -0.5, "top_logprobs": []} for i in ids]
     if reply.finish_reason == "stop" and not reply.stop_reason:
         ids.append(EOS)
-        content.append({"token": f"token_id:{EOS}", "bytes": list(b"<|im_end|>"), "logprob": -0.5, "top_logprobs": []})
     prompt = _prompt_ids(body)
     message: dict[str, Any] = {"role": "assistant", "content": text or None, "reasoning": reply.reasoning}
     if reply.tool_calls:
@@ -141,7 +139,7 @@ def _completion(body: dict[str, Any], reply: Reply, text: str) -> dict[str, Any]
             {
                 "index": 0,
                 "message": message,
-                "logprobs": {"content": content} if reply.logprobs else None,
+                "logprobs": {"content": [_entry(token) for token in ids]} if reply.logprobs else None,
                 "finish_reason": "tool_calls" if reply.tool_calls else reply.finish_reason,
                 "stop_reason": reply.stop_reason,
                 "token_ids": ids if reply.token_ids else None,
@@ -150,3 +148,8 @@ def _completion(body: dict[str, Any], reply: Reply, text: str) -> dict[str, Any]
         "usage": {"prompt_tokens": len(prompt), "completion_tokens": len(ids), "total_tokens": len(prompt) + len(ids)},
         "prompt_token_ids": prompt if reply.token_ids else None,
     }
+
+
+def _entry(token: int) -> dict[str, Any]:
+    text = b"<|im_end|>" if token == EOS else bytes([token - 10])
+    return {"token": f"token_id:{token}", "bytes": list(text), "logprob": -0.5, "top_logprobs": []}

@@ -4,6 +4,7 @@
 """
 
 import asyncio
+import base64
 import ssl
 import time
 from collections.abc import AsyncIterator, Mapping
@@ -157,6 +158,13 @@ class Wire:
 
     async def __aexit__(self, *exc: object) -> None:
         self.writer.close()
+
+    async def tunnel(self, host: str, session: Session, trust: ssl.SSLContext) -> None:
+        """Go through the proxy port to this host, with TLS."""
+        credentials = base64.b64encode(f"{session.id}:{session.token}".encode()).decode()
+        await self.send(f"CONNECT {host}:443 HTTP/1.1\r\nProxy-Authorization: Basic {credentials}\r\n\r\n".encode())
+        assert (await self.response())[0] == 200
+        await self.writer.start_tls(trust, server_hostname=host)
 
     async def send(self, data: bytes) -> None:
         self.writer.write(data)

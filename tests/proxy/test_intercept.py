@@ -1,0 +1,490 @@
+"""What is a model call and what is not, in what form it may arrive, and what becomes of a client that leaves."""
+
+import asyncio
+import gzip
+import json
+import resource
+import shutil
+import sys
+import zlib
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import brotli
+import orjson
+import pytest
+from mitmproxy.net import encoding
+
+from polar_mitm.capture.record import Call
+from tests.conftest import Sentinel, Staged
+from tests.fakes.vllm import Reply
+from tests.proxy.asks import ANTHROPIC, CHAT, GOOGLE, JSON_ASKS, RESPONSES, STREAM_ASKS, Ask, streamed
+from tests.proxy.stage import LIMIT_S, Got, Stage, Wire, until
+
+CODERS: dict[str, Callable[[bytes], bytes]] = {
+    "gzip": gzip.compress,
+    "deflate": zlib.compress,
+    "br": brotli.compress,
+    "zstd": lambda data: encoding.encode(data, "zstd"),
+    "identity": bytes,
+    "GZIP": gzip.compress,
+}
+
+
+def status_of(body: Any) -> Any:
+    """What a provider calls the kind of an error."""
+    error = body["error"]
+    return error.get("status") or error["type"]
+
+
+INVALID = {
+    "anthropic": "invalid_request_error",
+    "openai-chat": "invalid_request_error",
+    "openai-responses": "invalid_request_error",
+    "google": "INVALID_ARGUMENT",
+}
+
+
+@pytest.mark.parametrize("ask", JSON_ASKS, ids=str)
+async def test_a_body_that_cannot_be_read_is_a_400_in_the_providers_shape(ask: Ask, stage: Staged) -> None:
+    bad: list[tuple[bytes, dict[str, str]]] = [
+        (b"{not json", {}),
+        (b"", {}),
+        (b"[1, 2]", {}),
+        (b'"text"', {}),
+        (b'{"model": "\xff\xfe"}', {}),
+        (b"{} {}", {}),
+        (gzip.compress(b"{}")[:-6], {"content-encoding": "gzip"}),
+        (b"no gzip at all", {"content-encoding": "gzip"}),
+        (b"no brotli", {"content-encoding": "br"}),
+        (b"no zstd", {"content-encoding": "zstd"}),
+        (b"{}", {}),
+    ]
+    async with stage() as on:
+        for data, headers in bad:
+            got = await on.post(ask, data=data, headers=headers)
+            assert (got.status, status_of(got.json)) == (400, INVALID[ask.provider]), (data, got.body)
+        assert on.fake.requests == []
+        assert on.calls() == []
+        assert (await on.post(ask)).status == 200
+
+
+@pytest.mark.parametrize("ask", JSON_ASKS, ids=str)
+async def test_an_unknown_content_coding_is_a_415_that_names_it(ask: Ask, stage: Staged) -> None:
+    async with stage() as on:
+        for coding in ("snappy", "gzip, br"):
+            got = await on.post(ask, headers={"content-encoding": coding})
+            assert (got.status, status_of(got.json)) == (415, INVALID[ask.provider])
+            assert repr(coding) in got.json["error"]["message"]
+
+
+@pytest.mark.parametrize("coding", CODERS)
+async def test_a_body_in_every_known_coding_is_read(coding: str, stage: Staged) -> None:
+    async with stage(Reply(), Reply(delay_s=0.2), grace_s=0.05, keepalive_s=0.05) as on:
+        for ask in (CHAT, streamed(ANTHROPIC)):  # the second one goes through the loopback
+            data = CODERS[coding](orjson.dumps(ask.body))
+            got = await on.post(ask, data=data, headers={"content-encoding": coding})
+            assert got.status == 200, got.body
+            assert b"Hello." in got.body
+        assert [call.request.messages for call in on.calls()] == [[{"role": "user", "content": "Say hello."}]] * 2
+
+
+NOT_FOUND: list[tuple[Ask, str, Any]] = [
+    (ANTHROPIC, "/v1/messages/batches", "not_found_error"),
+    (CHAT, "/v1/embeddings", "invalid_request_error"),
+    (RESPONSES, "/v1/responses/resp_1/cancel", "invalid_request_error"),
+    (GOOGLE, "/v1beta/models/gemini-9:embedContent", "NOT_FOUND"),
+]
+
+
+@pytest.mark.parametrize(
+    ("ask", "path", "kind"), NOT_FOUND, ids=lambda value: str(value) if isinstance(value, Ask) else ""
+)
+async def test_an_unknown_path_on_a_model_host_is_a_404_in_its_shape(
+    ask: Ask, path: str, kind: str, stage: Staged
+) -> None:
+    async with stage() as on:
+        through = await on.request("POST", f"https://{ask.host}{path}", json={}, proxy=on.proxy_url(), ssl=on.trust)
+        assert (through.status, status_of(through.json)) == (404, kind)
+        assert f"polar serves no POST {path}" in through.json["error"]["message"]
+        plain = await on.request("GET", on.base_url() + path, headers=ask.with_key("k").headers)
+        assert (plain.status, status_of(plain.json)) == (404, kind)
+
+
+async def test_an_unknown_host_is_a_fast_404_that_says_so(stage: Staged) -> None:
+    async with stage() as on:
+        for scheme in ("http", "https"):
+            url = f"{scheme}://telemetry.invalid/v1/traces"
+            got = await on.request("POST", url, json={}, proxy=on.proxy_url(), ssl=on.trust)
+            assert got.status == 404
+            assert got.json == {
+                "error": {"message": "polar: telemetry.invalid is no model API, and nothing leaves this machine"}
+            }
+            assert got.headers_at < 1.0
+        assert on.calls() == []
+
+
+async def test_health_is_told_on_both_ports_without_a_key(stage: Staged) -> None:
+    async with stage() as on:
+        proxy = f"http://127.0.0.1:{on.proxy.port}"
+        for url, through in (
+            (f"http://127.0.0.1:{on.proxy.base_url_port}/healthz", None),
+            ("http://polar.local/healthz", proxy),
+            ("http://polar.local/", proxy),
+        ):
+            got = await on.request("GET", url, proxy=through)
+            assert (got.status, got.json) == (200, {"status": "ok"})
+
+
+async def test_a_model_path_with_a_prefix_on_any_host_is_a_call(stage: Staged) -> None:
+    async with stage() as on:
+        got = await on.request(
+            "POST",
+            "https://my.gateway.invalid/llm/v1/chat/completions?x=1",
+            json=CHAT.body,
+            proxy=on.proxy_url(),
+            ssl=on.trust,
+        )
+        assert got.status == 200
+        assert on.calls()[0].origin.path == "/llm/v1/chat/completions"
+
+
+UPGRADE = (
+    b"GET /v1/responses HTTP/1.1\r\nHost: api.openai.com\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+)
+
+
+async def test_a_websocket_is_refused_with_a_426_on_both_ways_in(stage: Staged) -> None:
+    async with stage() as on:
+        async with Wire(on.proxy.base_url_port) as wire:
+            await wire.send(UPGRADE)
+            status, headers, body = await wire.response()
+            assert (status, headers["connection"]) == (426, "close")
+            assert json.loads(body) == {"error": {"message": "polar: use HTTPS, not a websocket"}}
+            assert await wire.rest() == b""
+        async with Wire(on.proxy.port) as wire:
+            await wire.tunnel("api.openai.com", on.session, on.trust)
+            await wire.send(UPGRADE)
+            assert (await wire.response())[0] == 426
+
+
+# The forms that HTTP allows
+
+
+def raw_post(ask: Ask, on: Stage, *lines: str, body: bytes | None = None) -> bytes:
+    """The request as bytes; `lines` are further header lines, and say the body's length."""
+    sent = ask.with_key(on.session.token)
+    data = orjson.dumps(ask.body) if body is None else body
+    if not lines:
+        lines = (f"Content-Length: {len(data)}",)
+    head = [f"POST /s/{on.session.id}{sent.target} HTTP/1.1", "Host: 127.0.0.1", *lines]
+    head += [f"{name}: {value}" for name, value in sent.headers.items()]
+    return "\r\n".join(head).encode() + b"\r\n\r\n" + data
+
+
+async def test_an_answer_to_head_has_no_body_and_leaves_the_connection_usable(stage: Staged) -> None:
+    async with stage() as on, Wire(on.proxy.base_url_port) as wire:
+        for path, status in (("/", 404), ("/healthz", 200)):
+            await wire.send(f"HEAD {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+            got, headers, _ = await wire.response(head=True)
+            assert got == status
+            assert int(headers["content-length"]) > 0
+        await wire.send(raw_post(CHAT, on))
+        assert (await wire.response())[0] == 200
+
+
+async def test_two_requests_sent_at_once_are_answered_in_order(stage: Staged) -> None:
+    async with stage(Reply("one", delay_s=0.2), Reply("two")) as on, Wire(on.proxy.base_url_port) as wire:
+        await wire.send(raw_post(CHAT, on) + raw_post(ANTHROPIC, on))
+        first, second = await wire.response(), await wire.response()
+        assert b'"content":"one"' in first[2]
+        assert b'"text":"two"' in second[2]
+        assert [call.delivery.status for call in on.calls()] == ["delivered"] * 2
+
+
+async def test_a_client_that_expects_100_continue_gets_it_and_its_answer(stage: Staged) -> None:
+    async with stage() as on, Wire(on.proxy.base_url_port) as wire:
+        whole = raw_post(CHAT, on, "Expect: 100-continue", f"Content-Length: {len(orjson.dumps(CHAT.body))}")
+        head, _, body = whole.partition(b"\r\n\r\n")
+        await wire.send(head + b"\r\n\r\n")
+        assert (await wire.response())[0] == 100
+        await wire.send(body)
+        assert (await wire.response())[0] == 200
+
+
+@pytest.mark.parametrize("grace_s", [10.0, 0.05], ids=["hook", "loopback"])
+async def test_a_chunked_request_is_read(grace_s: float, stage: Staged) -> None:
+    ask = streamed(CHAT)
+    data = orjson.dumps(ask.body)
+    chunks = b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in (data[:10], data[10:])) + b"0\r\n\r\n"
+    async with stage(Reply(delay_s=0.1), grace_s=grace_s, keepalive_s=0.05) as on, Wire(on.proxy.base_url_port) as wire:
+        await wire.send(raw_post(ask, on, "Transfer-Encoding: chunked", "Connection: close", body=chunks))
+        assert b"Hello." in await wire.rest()
+        assert on.calls()[0].delivery.status == "delivered"
+
+
+@pytest.mark.parametrize("ask", [CHAT, streamed(CHAT)], ids=["hook", "loopback"])
+async def test_a_body_of_five_megabytes_arrives_whole(ask: Ask, stage: Staged) -> None:
+    text = "x" * 5_000_000
+    async with stage(Reply(token_ids=False, delay_s=0.2), grace_s=0.05) as on:
+        got = await on.post(ask.saying(text))
+        assert got.status == 200
+        assert on.fake.requests[0]["messages"][0]["content"] == text
+
+
+@pytest.mark.parametrize("ask", [CHAT, streamed(CHAT)], ids=["hook", "loopback"])
+async def test_an_answer_of_two_megabytes_arrives_whole(ask: Ask, stage: Staged) -> None:
+    text = "x" * 2_000_000
+    async with stage(Reply(text, token_ids=False, logprobs=False, delay_s=0.2), grace_s=0.05, keepalive_s=5) as on:
+        got = await on.post(ask)
+        assert text.encode() in got.body
+        (call,) = on.calls()
+        assert call.delivery.status == "delivered"
+        sent = len(got.body) - (len(ask.keepalive) if ask is not CHAT else 0)
+        assert call.delivery.bytes_sent == sent
+
+
+async def test_broken_http_is_a_400_and_harms_nobody_else(stage: Staged, sentinel: Sentinel) -> None:
+    async with stage() as on:
+        for data in (
+            b"nonsense\r\n\r\n",
+            b"POST /v1/messages HTTP/1.1\r\nHost: a\r\nContent-Length: x\r\n\r\n",
+            b"POST /v1/messages HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n{}",
+            b"POST /v1/messages HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n{}\r\n",
+            b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        ):
+            async with Wire(on.proxy.base_url_port) as wire:
+                await wire.send(data)
+                answer = await wire.rest()
+                assert answer == b"" or answer.startswith(b"HTTP/1.1 400"), answer
+        assert (await on.post(CHAT)).status == 200
+
+
+# Clients that leave
+
+
+async def aborted(on: Stage, *, asked: bool) -> Call:
+    """The record of the call whose client left; `asked` says that the engine had begun on it."""
+    if asked:
+        assert await until(lambda: on.fake.cancelled == 1) < 1.0
+    await until(on.calls)
+    (call,) = on.calls()
+    return call
+
+
+@pytest.mark.parametrize("through", ["base-url", "tls"])
+@pytest.mark.parametrize(
+    ("ask", "grace_s"),
+    [(CHAT, 10.0), (streamed(ANTHROPIC), 10.0), (streamed(ANTHROPIC), 0.05)],
+    ids=["json", "in-grace", "keep-alives"],
+)
+async def test_a_client_that_leaves_cancels_the_engines_work_within_a_second(
+    ask: Ask, grace_s: float, through: str, stage: Staged
+) -> None:
+    async with stage(Reply(delay_s=30), grace_s=grace_s, keepalive_s=0.05) as on:
+        async with Wire(on.proxy.base_url_port if through == "base-url" else on.proxy.port) as wire:
+            if through == "tls":
+                await wire.tunnel(ask.host, on.session, on.trust)
+            await wire.send(raw_post(ask, on))
+            await until(lambda: on.fake.running == 1)
+            if grace_s < 1:
+                await wire.reader.readuntil(ask.keepalive)
+            wire.abort()
+        call = await aborted(on, asked=True)
+        assert (call.delivery.status, call.delivery.bytes_sent) == ("aborted", 0)
+        assert call.error and (call.error.fault, call.error.kind, call.error.status) == ("client", "client_left", None)
+        assert call.response is None
+        # The proxy still serves, and one flow tells of it.
+        assert (await on.request("GET", f"http://127.0.0.1:{on.proxy.base_url_port}/healthz")).status == 200
+        await until(on.session.log.folder.flows.exists)
+        assert len(on.flows()) == 1
+
+
+async def test_a_client_that_closes_its_side_after_sending_has_left(stage: Staged) -> None:
+    """mitmproxy takes a half-closed client for a gone one; the call must end, not linger."""
+    async with stage(Reply(delay_s=30)) as on, Wire(on.proxy.base_url_port) as wire:
+        await wire.send(raw_post(CHAT, on))
+        await until(lambda: on.fake.running == 1)
+        wire.writer.write_eof()
+        assert await wire.rest() == b""
+        call = await aborted(on, asked=True)
+        assert call.delivery.status == "aborted"
+
+
+async def test_a_client_that_leaves_amid_a_long_answer_is_partial(stage: Staged) -> None:
+    text = "x" * 3_000_000
+    ask = streamed(CHAT)
+    async with stage(Reply(text, token_ids=False, logprobs=False, delay_s=0.2), grace_s=0.05, keepalive_s=5) as on:
+        async with Wire(on.proxy.base_url_port) as wire:
+            await wire.send(raw_post(ask, on))
+            await wire.reader.readuntil(b"xxx")
+            wire.abort()
+        call = await aborted(on, asked=False)
+        assert call.delivery.status == "partial"
+        assert 0 < call.delivery.bytes_sent < 3_000_000
+        assert call.error is None
+        assert call.response and call.response.text == text
+
+
+async def test_an_answer_that_is_there_when_the_client_is_gone_was_not_delivered(stage: Staged) -> None:
+    async with stage(Reply("late")) as on:
+        answered = asyncio.Event()
+        chat = on.engine.chat
+
+        async def answer_to_no_one(*args: Any, **kwargs: Any) -> Any:
+            sample = await chat(*args, **kwargs)
+            answered.set()
+            with suppress(asyncio.CancelledError):  # too late for that: the answer is there
+                await asyncio.sleep(LIMIT_S)
+            return sample
+
+        on.engine.chat = answer_to_no_one  # type: ignore[method-assign]  # a moment that can't be met by chance
+        async with Wire(on.proxy.base_url_port) as wire:
+            await wire.send(raw_post(CHAT, on))
+            await answered.wait()
+            wire.abort()
+        call = await aborted(on, asked=False)
+        assert (call.delivery.status, call.delivery.bytes_sent) == ("aborted", 0)
+        assert call.response and call.response.text == "late"
+        assert call.error is None
+
+
+async def test_after_a_call_whose_client_left_the_next_client_is_served(stage: Staged) -> None:
+    async with stage(Reply(delay_s=30), Reply()) as on:
+        async with Wire(on.proxy.base_url_port) as wire:
+            await wire.send(raw_post(CHAT, on))
+            await until(lambda: on.fake.running == 1)
+            wire.abort()
+        assert (await on.post(CHAT)).status == 200
+        assert [call.delivery.status for call in on.calls()] == ["aborted", "delivered"]
+
+
+async def test_a_session_that_closes_amid_a_call_still_gets_its_record(stage: Staged) -> None:
+    async with stage(Reply(delay_s=30)) as on:
+        async with Wire(on.proxy.base_url_port) as wire:
+            await wire.send(raw_post(CHAT, on))
+            await until(lambda: on.fake.running == 1)
+            on.border.sessions.remove(on.session)
+            on.session.log.close("timeout")
+            wire.abort()
+        call = await aborted(on, asked=True)
+        assert call.delivery.status == "aborted"
+        await until(lambda: on.session.log.folder.load().calls == 1)
+        record = on.session.log.folder.load()
+        assert (record.status, record.poisoned) == ("timeout", None)
+
+
+@pytest.mark.parametrize(("ask", "grace_s"), [(CHAT, 10.0), (streamed(CHAT), 0.05)], ids=["hook", "loopback"])
+async def test_a_proxy_that_ends_amid_a_call_records_it_as_aborted_once(
+    ask: Ask, grace_s: float, stage: Staged
+) -> None:
+    async with stage(Reply(delay_s=30), grace_s=grace_s, keepalive_s=0.05) as on:
+        waiting = asyncio.create_task(on.post(ask))
+        await until(lambda: on.fake.running == 1)
+        await asyncio.sleep(0.1)
+        await asyncio.wait_for(on.proxy.stop(), 3)
+        await asyncio.wait([waiting], timeout=LIMIT_S)
+        assert waiting.done()
+        if (error := waiting.exception()) is None:
+            assert waiting.result().status in (200, 499)
+        else:
+            assert (
+                "disconnect" in str(error).lower() or "payload" in str(error).lower() or "closed" in str(error).lower()
+            )
+        assert await until(lambda: on.fake.cancelled == 1) < 1.0
+        (call,) = on.calls()
+        assert call.delivery.status == "aborted"
+
+
+# What is stored, and where
+
+
+CARRIERS: list[tuple[str, Callable[[str], dict[str, Any]]]] = [
+    ("x-api-key", lambda key: {"headers": {"X-Api-Key": key}}),
+    ("bearer", lambda key: {"headers": {"Authorization": f"Bearer {key}"}}),
+    ("x-goog-api-key", lambda key: {"headers": {"x-goog-api-key": key}}),
+    ("query", lambda key: {"params": {"key": key}}),
+]
+
+
+async def test_no_secret_is_in_any_file_of_the_session(stage: Staged) -> None:
+    async with stage(Reply(delay_s=0.1), grace_s=0.02, keepalive_s=0.05) as on:
+        token = on.session.token
+        url = f"http://127.0.0.1:{on.proxy.base_url_port}"
+        foreign = "sk-foreign-key"
+        for ask in (CHAT, streamed(CHAT)):
+            for _, carry in CARRIERS:
+                got = await on.request("POST", url + ask.target, json=ask.body, **carry(token))
+                assert got.status == 200
+            cookie = {"Cookie": f"auth={foreign}"}
+            got = await on.post_through(ask.with_key(foreign), headers=cookie)
+            assert got.status == 200
+            plain = await on.request(
+                "POST", f"http://api.openai.com{ask.target}?key={foreign}", json=ask.body, proxy=on.proxy_url()
+            )
+            assert plain.status == 200
+        assert len(on.calls()) == len(on.flows()) == 12
+        on.session.log.close("completed")
+        files = [path for path in on.session.log.folder.path.rglob("*") if path.is_file()]
+        assert {"calls.jsonl", "session.json", "flows.mitm"} <= {path.name for path in files}
+        for path in files:
+            data = path.read_bytes()
+            assert token.encode() not in data, path
+            assert foreign.encode() not in data, path
+            assert b"x-polar-ticket" not in data, path
+            assert b"Basic " not in data, path
+
+
+async def test_thirty_two_calls_at_once_are_each_recorded_once(stage: Staged) -> None:
+    async with stage(Reply(delay_s=0.3), grace_s=0.1, keepalive_s=0.1) as on:
+        asks = [(CHAT if number % 2 else streamed(ANTHROPIC)).saying(f"number {number}") for number in range(32)]
+        answers = await asyncio.gather(*(on.post(ask, headers={"connection": "close"}) for ask in asks))
+        assert {got.status for got in answers} == {200}
+        calls = on.calls()
+        said = sorted(int(call.request.messages[0]["content"].split()[1]) for call in calls)
+        assert said == list(range(32))
+        assert len({call.identity.call_id for call in calls}) == 32
+        assert {call.delivery.status for call in calls} == {"delivered"}
+        assert min(call.delivery.bytes_sent for call in calls) > 0
+        assert len(on.flows()) == 32
+
+
+async def test_a_full_disk_poisons_the_session_and_fails_no_call(stage: Staged) -> None:
+    async with stage() as on:
+        assert (await on.post(CHAT)).status == 200
+        size = on.session.log.folder.calls.stat().st_size
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size + 100, hard))
+        try:
+            got = await on.post(CHAT.saying("z" * 5000))
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        assert got.status == 200
+        assert b"Hello." in got.body
+        assert (await on.post(CHAT)).status == 200
+        assert len(on.calls()) == 2
+        assert len(on.flows()) >= 1  # readable: nothing torn in it
+        poisoned = on.session.log.folder.load().poisoned
+        assert poisoned and "was not recorded" in poisoned
+
+
+async def test_a_session_folder_that_is_gone_fails_no_call(stage: Staged) -> None:
+    async with stage() as on:
+        assert (await on.post(CHAT)).status == 200
+        shutil.rmtree(on.session.log.folder.path)
+        for ask in (CHAT, streamed(CHAT)):
+            got = await on.post(ask)
+            assert got.status == 200
+            assert b"Hello." in got.body
+        assert on.session.log.session.poisoned
+
+
+@pytest.mark.parametrize("ask", STREAM_ASKS, ids=str)
+async def test_a_stream_has_its_providers_content_type_within_the_grace_too(ask: Ask, stage: Staged) -> None:
+    async with stage() as on:
+        got: Got = await on.post(ask)
+        assert (got.status, got.headers["content-type"]) == (200, ask.stream_type)
+        assert on.calls()[0].origin.streamed is True
+        assert sys.getsizeof(got.body) > 0

@@ -1,0 +1,227 @@
+"""Early bytes: silence within the grace, then headers and keep-alives, then the answer or the provider's error event."""
+
+import asyncio
+import re
+import time
+from typing import Any
+
+import aiohttp
+import anthropic
+import orjson
+import pytest
+
+from polar_mitm.capture.record import Call
+from tests.conftest import Staged
+from tests.fakes.vllm import Reply
+from tests.proxy.asks import ANTHROPIC, CHAT, JSON_ASKS, STREAM_ASKS, Ask, streamed, with_tool
+from tests.proxy.stage import Got, Wire, until
+
+SLOW_S = 1.0
+GRACE_S, KEEPALIVE_S = 0.3, 0.2
+SLACK_S = 0.5
+"""How late a busy machine may be."""
+
+
+def without_ids(body: bytes, call: Call) -> bytes:
+    """The body with what differs from call to call taken out: the call's id and the second it began in."""
+    body = body.replace(call.identity.call_id.removeprefix("call_").encode(), b"ID")
+    return re.sub(rb'("created(?:_at)?":)\d+', rb"\g<1>0", body)
+
+
+def ms(got: Got) -> list[int]:
+    return [round(1000 * at) for at in got.at]
+
+
+@pytest.mark.parametrize("ask", STREAM_ASKS, ids=str)
+async def test_a_slow_stream_is_silent_then_kept_alive_then_the_same_bytes_as_a_fast_one(
+    ask: Ask, stage: Staged
+) -> None:
+    tool_call = ("run", '{"cmd": "ls"}')
+    fast, slow = (Reply("Hi.", tool_calls=[tool_call], reasoning="Hm.", delay_s=delay) for delay in (0, SLOW_S))
+    async with stage(fast, slow, grace_s=GRACE_S, keepalive_s=KEEPALIVE_S) as on:
+        quick, got = await on.post(ask), await on.post(ask)
+        first, second = on.calls()
+
+    assert (got.status, got.headers["content-type"]) == (200, ask.stream_type)
+    assert GRACE_S - 0.05 <= got.headers_at < GRACE_S + SLACK_S, ms(got)
+    kept, answer = got.body[: -len(quick.body)], got.body[-len(quick.body) :]
+    assert without_ids(answer, second) == without_ids(quick.body, first)
+    alive, rest = divmod(len(kept), len(ask.keepalive))
+    assert (kept, rest) == (ask.keepalive * alive, 0)
+    assert alive >= 2
+    gaps = [later - earlier for earlier, later in zip([got.headers_at, *got.at], got.at, strict=False)]
+    assert max(gaps) < KEEPALIVE_S + SLACK_S, ms(got)
+    assert not quick.body.startswith(ask.keepalive)
+
+    assert (second.delivery.status, second.delivery.bytes_sent) == ("delivered", len(answer))
+    assert (second.checks.valid, second.error) == (True, None)
+    assert second.response and first.response and second.response.response_ids == first.response.response_ids
+
+
+@pytest.mark.parametrize("ask", JSON_ASKS, ids=str)
+async def test_a_call_that_is_not_streamed_just_waits(ask: Ask, stage: Staged) -> None:
+    async with stage(Reply(delay_s=0.5), grace_s=0.1, keepalive_s=0.1) as on:
+        got = await on.post(ask)
+        assert got.status == 200
+        assert got.headers_at >= 0.5
+        assert got.headers["content-type"] == "application/json"
+        assert orjson.loads(got.body)
+
+
+@pytest.mark.parametrize("ask", STREAM_ASKS, ids=str)
+async def test_a_failure_within_the_grace_has_its_true_status(ask: Ask, stage: Staged) -> None:
+    async with stage(Reply(status=500, error="no luck", delay_s=0.1), grace_s=2) as on:
+        got = await on.post(ask)
+        assert got.status == (500 if ask.provider in ("anthropic", "google", "google-array") else 502)
+        assert got.headers["content-type"] == "application/json"
+        assert "no luck" in got.json["error"]["message"]
+        (call,) = on.calls()
+        assert call.error and call.error.status == got.status
+
+
+ERROR_EVENTS: dict[str, Any] = {
+    "anthropic": rb'event: error\ndata: \{"type":"error","error":\{"type":"api_error","message":"[^\n]*no luck"\}\}\n\n',
+    "openai-chat": rb'data: \{"error":\{"message":"[^\n]*no luck","type":"server_error","param":null,"code":null\}\}\n\n',
+    "openai-responses": rb"event: response.created\n[^\n]*\n\nevent: response.failed\n[^\n]*no luck[^\n]*\n\n",
+    "google": rb'data: \{"error":\{"code":500,"message":"[^\n]*no luck","status":"INTERNAL"\}\}\n\n',
+    "google-array": rb'\[\{"error":\{"code":500,"message":"[^\n]*no luck","status":"INTERNAL"\}\}\]',
+}
+
+
+@pytest.mark.parametrize("ask", STREAM_ASKS, ids=str)
+async def test_a_failure_after_the_grace_is_the_providers_error_event_in_the_open_stream(
+    ask: Ask, stage: Staged
+) -> None:
+    async with stage(Reply(status=500, error="no luck", delay_s=0.4), grace_s=0.1, keepalive_s=0.1) as on:
+        got = await on.post(ask)
+        assert (got.status, got.headers["content-type"]) == (200, ask.stream_type)
+        event = got.body
+        while event.startswith(ask.keepalive):
+            event = event[len(ask.keepalive) :]
+        assert len(event) <= len(got.body) - 2 * len(ask.keepalive)
+        assert re.fullmatch(ERROR_EVENTS[ask.provider], event), event
+        (call,) = on.calls()
+        assert call.error and (call.error.fault, call.error.status) == ("engine", None)
+        assert (call.delivery.status, call.delivery.bytes_sent) == ("delivered", len(event))
+
+
+@pytest.mark.parametrize("ask", STREAM_ASKS, ids=str)
+async def test_what_breaks_inside_polar_after_the_grace_ends_the_stream_with_the_providers_error(
+    ask: Ask, stage: Staged
+) -> None:
+    async with stage(Reply(delay_s=0.3), grace_s=0.1, keepalive_s=0.1) as on:
+        chat = on.engine.chat
+
+        async def broken(*args: Any, **kwargs: Any) -> Any:
+            await chat(*args, **kwargs)
+            raise RuntimeError("a bug")
+
+        on.engine.chat = broken  # type: ignore[method-assign]  # stands for a bug in any room
+        got = await on.post(ask)
+        assert got.status == 200
+        assert b"polar failed on this call; its log says why" in got.body
+        assert b"a bug" not in got.body
+        (call,) = on.calls()
+        assert call.error and (call.error.fault, call.error.status) == ("polar", None)
+
+
+async def test_an_engine_that_dies_while_keep_alives_flow_ends_the_stream_with_an_error(stage: Staged) -> None:
+    async with stage(Reply(delay_s=20), grace_s=0.1, keepalive_s=0.1) as on:
+        waiting = asyncio.create_task(on.post(streamed(CHAT)))
+        await until(lambda: on.fake.running == 1)
+        await asyncio.sleep(0.3)
+        await on.fake.stop()
+        got = await waiting
+        assert got.status == 200
+        assert b'"type":"server_error"' in got.body
+        assert b"[DONE]" not in got.body
+        (call,) = on.calls()
+        assert call.error and call.error.fault == "engine"
+
+
+async def test_with_a_grace_of_nothing_headers_go_out_at_once(stage: Staged) -> None:
+    async with stage(Reply(delay_s=0.6), grace_s=0, keepalive_s=5) as on:
+        got = await on.post(streamed(ANTHROPIC))
+        assert got.headers_at < 0.5
+        assert got.at[0] < 0.5
+        assert got.at[-1] >= 0.6
+
+
+async def test_many_slow_streams_follow_each_other_on_one_connection_without_delay(stage: Staged) -> None:
+    """mitmproxy opens no more than five connections for a client: none may be left over from an earlier call."""
+    async with stage(grace_s=0, keepalive_s=5) as on:
+        on.fake.script = [Reply(delay_s=0.01)]
+        connector = aiohttp.TCPConnector(limit=1)
+        async with aiohttp.ClientSession(connector=connector) as http:
+            ask = streamed(ANTHROPIC).with_key(on.session.token)
+            seconds = []
+            for _ in range(12):
+                began = time.monotonic()
+                async with http.post(on.base_url() + ask.target, json=ask.body, headers=ask.headers) as response:
+                    assert "connection" not in response.headers
+                    assert b"message_stop" in await response.read()
+                seconds.append(time.monotonic() - began)
+        assert len(on.calls()) == 12
+        assert sorted(seconds)[-2] < 0.6, seconds
+
+
+async def test_twelve_slow_streams_at_once_do_not_wait_for_each_other(stage: Staged) -> None:
+    async with stage(Reply(delay_s=0.5), grace_s=0.1, keepalive_s=0.2) as on:
+        began = time.monotonic()
+        answers = await asyncio.gather(*(on.post(streamed(ask)) for ask in JSON_ASKS for _ in range(3)))
+        assert time.monotonic() - began < 0.5 + 3 * SLACK_S
+        assert all(got.status == 200 for got in answers)
+        assert {call.delivery.status for call in on.calls()} == {"delivered"}
+
+
+async def test_a_slow_stream_through_tls_keeps_its_host_in_the_saved_flow(stage: Staged) -> None:
+    async with stage(Reply(delay_s=0.3), grace_s=0.05, keepalive_s=0.1) as on:
+        got = await on.post_through(streamed(with_tool(ANTHROPIC)))
+        assert got.status == 200
+        assert got.body.startswith(ANTHROPIC.keepalive)
+        (flow,) = on.flows()
+        assert flow.request.pretty_url == "https://api.anthropic.com/v1/messages"
+        assert flow.response and flow.response.content == got.body
+
+
+async def test_the_loopback_serves_nobody_without_a_ticket(stage: Staged) -> None:
+    async with stage(Reply(delay_s=0.2), grace_s=0, keepalive_s=5) as on:
+        await on.post(streamed(CHAT))
+        ((_, address),) = on.border.diverted.values()
+        for headers in ({}, {"x-polar-ticket": "guessed"}):
+            got = await on.request("POST", f"http://{address[0]}:{address[1]}/v1/messages", json={}, headers=headers)
+            assert (got.status, got.body) == (403, b"polar: no ticket")
+
+
+async def test_a_clients_own_ticket_opens_nothing(stage: Staged) -> None:
+    async with stage(Reply(delay_s=0.2), grace_s=0, keepalive_s=5) as on:
+        got = await on.post(streamed(CHAT), headers={"x-polar-ticket": "mine"})
+        assert got.status == 200
+        assert b"[DONE]" in got.body
+        got = await on.post(CHAT, headers={"x-polar-ticket": "mine"})
+        assert got.status == 200
+        assert [call.delivery.bytes_sent > 0 for call in on.calls()] == [True, True]
+
+
+async def test_the_official_sdk_reads_a_stream_that_was_kept_alive_and_raises_its_error_event(stage: Staged) -> None:
+    slow_failure = Reply(status=500, error="no luck", delay_s=0.3)
+    async with stage(Reply("Hi.", delay_s=0.3), slow_failure, grace_s=0.05, keepalive_s=0.05) as on:
+        client = anthropic.AsyncAnthropic(base_url=on.base_url(), api_key=on.session.token, max_retries=0)
+        for outcome in ("Hi.", "no luck"):
+            try:
+                async with client.messages.stream(
+                    model="claude-9", max_tokens=9, messages=[{"role": "user", "content": "x"}]
+                ) as events:
+                    assert await events.get_final_text() == outcome
+            except anthropic.APIStatusError as error:
+                assert outcome in error.message
+        assert len(on.calls()) == 2
+
+
+async def test_a_wire_that_half_reads_nothing_holds_up_no_one_else(stage: Staged) -> None:
+    async with stage(Reply(delay_s=0.2), grace_s=0.05, keepalive_s=0.05) as on, Wire(on.proxy.base_url_port) as wire:
+        ask = streamed(CHAT).with_key(on.session.token)
+        body = orjson.dumps(ask.body)
+        head = f"POST /s/{on.session.id}{ask.target} HTTP/1.1\r\nHost: a\r\nContent-Length: {len(body)}\r\n"
+        await wire.send(head.encode() + f"Authorization: Bearer {on.session.token}\r\n\r\n".encode() + body)
+        assert (await on.post(CHAT)).status == 200
