@@ -22,7 +22,18 @@ import psutil
 
 from polar_mitm.engine.install import Environment, Kind, install
 from polar_mitm.engine.models import MODELS, LocalModel, build
-from polar_mitm.engine.registry import Running, answers, ask, find, forget, lives, register, registered
+from polar_mitm.engine.registry import (
+    Running,
+    answers,
+    ask,
+    find,
+    forget,
+    is_gone,
+    is_same,
+    lives,
+    register,
+    registered,
+)
 from polar_mitm.engine.steps import LOCK_POLL_S, Lock, Say, environment, last_lines, log_file
 from polar_mitm.home import home
 
@@ -36,7 +47,11 @@ READY_S: Final = 600.0
 _POLL_S: Final = 0.25
 _WATCH_S: Final = 0.5
 _TERMINATE_S: Final = 20.0
-"""vLLM ends within 5 s of SIGTERM when nothing hangs."""
+"""vLLM ends within 6 s of SIGTERM when nothing hangs."""
+_ORPHAN_S: Final = 0.5
+"""For children that outlive the server by a moment; vLLM waits for its own."""
+_KILLED_S: Final = 5.0
+_ENDING_POLL_S: Final = 0.02
 _PHASES: Final = (("KV cache size", "warming up"), ("Starting to load model", "loading the model"))
 """What vLLM logs at the start of a phase, the latest first."""
 _BATCH_TOKENS: Final = 32_768
@@ -55,7 +70,7 @@ _CAUSES: Final = (
     ),
     (re.compile(r"unrecognized arguments|invalid choice"), "this vLLM does not know one of polar's flags"),
 )
-_ERROR_LINE: Final = re.compile(r"\b\w*(?:Error|Exception)\b.*|\berror: .+")
+_ERROR_LINE: Final = re.compile(r"\b[\w.]*(?:Error|Exception)\b.*|\berror: .+")
 _NOT_THE_CAUSE: Final = re.compile(r"See root cause above|Engine core initialization failed")
 
 
@@ -298,21 +313,36 @@ def _free_port(name: str, wanted: int) -> int:
 
 
 def _end_group(running: Running) -> None:
-    """SIGTERM to the server, which ends its children; after 20 s SIGKILL to all that is left of its group."""
-    members: list[psutil.Process] = []
-    with contextlib.suppress(psutil.NoSuchProcess):
-        if lives(running):
-            server = psutil.Process(running.pid)
-            members = [server, *server.children(recursive=True)]
+    """SIGTERM to the server, which ends its children and then itself; SIGKILL to all of its group that is left."""
+    members = _group(running)
+    servers = [process for process in members if process.pid == running.pid]
+    for server in servers:
+        with contextlib.suppress(psutil.NoSuchProcess):
             server.terminate()
-    psutil.wait_procs(members, timeout=_TERMINATE_S)
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(running.pid, signal.SIGKILL)
+    _wait_gone(servers, _TERMINATE_S)
+    _wait_gone(members, _ORPHAN_S)
     for process in members:
-        # A child that left the group for one of its own.
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
-    psutil.wait_procs(members, timeout=5.0)
+    _wait_gone(members, _KILLED_S)
+
+
+def _group(running: Running) -> list[psutil.Process]:
+    """The engine's server and all its children, also those that outlived it; none when its pid is another's by now."""
+    members: list[psutil.Process] = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError, PermissionError):
+            if process.pid == running.pid and not is_same(process, running):
+                return []
+            if os.getpgid(process.pid) == running.pid:
+                members.append(process)
+    return members
+
+
+def _wait_gone(processes: Sequence[psutil.Process], limit_s: float) -> None:
+    deadline = time.monotonic() + limit_s
+    while not all(map(is_gone, processes)) and time.monotonic() < deadline:
+        time.sleep(_ENDING_POLL_S)
 
 
 def _phase(log: Path) -> str:

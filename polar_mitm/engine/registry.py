@@ -72,10 +72,22 @@ def forget(running: Running) -> None:
 def lives(running: Running) -> bool:
     try:
         process = psutil.Process(running.pid)
-        same = abs(process.create_time() - running.started) < _SAME_START_S
-        return same and process.status() != psutil.STATUS_ZOMBIE
+        return is_same(process, running) and not is_gone(process)
     except psutil.NoSuchProcess:
         return False
+
+
+def is_same(process: psutil.Process, running: Running) -> bool:
+    """Whether the process with the engine's pid is the engine."""
+    return abs(process.create_time() - running.started) < _SAME_START_S
+
+
+def is_gone(process: psutil.Process) -> bool:
+    """Whether the process has ended, even if its parent has not taken note."""
+    try:
+        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
 
 
 def answers(url: str, timeout_s: float = _HEALTH_S) -> bool:
