@@ -48,8 +48,8 @@ _POLL_S: Final = 0.25
 _WATCH_S: Final = 0.5
 _TERMINATE_S: Final = 20.0
 """vLLM ends within 6 s of SIGTERM when nothing hangs."""
-_ORPHAN_S: Final = 0.5
-"""For children that outlive the server by a moment; vLLM waits for its own."""
+_ORPHAN_S: Final = 5.0
+"""vLLM's children outlive the server by a moment, in which they clean up."""
 _KILLED_S: Final = 5.0
 _ENDING_POLL_S: Final = 0.02
 _PHASES: Final = (("KV cache size", "warming up"), ("Starting to load model", "loading the model"))
@@ -71,7 +71,7 @@ _CAUSES: Final = (
     (re.compile(r"unrecognized arguments|invalid choice"), "this vLLM does not know one of polar's flags"),
 )
 _ERROR_LINE: Final = re.compile(r"\b[\w.]*(?:Error|Exception)\b.*|\berror: .+")
-_NOT_THE_CAUSE: Final = re.compile(r"See root cause above|Engine core initialization failed")
+_NOT_THE_CAUSE: Final = re.compile(r"See root cause above|Engine core initialization failed| (?:INFO|WARNING) ")
 
 
 class EngineFailed(Exception):
