@@ -38,7 +38,7 @@ class LocalModel:
 MODELS: Final = {
     model.name: model
     for model in (
-        # 23 kB a token in bfloat16: 2 GiB hold ten full windows.
+        # 23 kB a token in bfloat16, twice that in float32: 2 GiB hold five full windows or more.
         LocalModel("smollm2", "SmolLM2-135M-Instruct, answers short questions", "bfloat16", 8192, 2),
         LocalModel("tiny", "random Qwen3 with 6 million weights, for tests", "float32", 65_536, 1),
     )

@@ -211,13 +211,21 @@ async def test_an_unknown_model_is_refused_with_the_names_of_those_there_are() -
         await LocalEngine().start("huge")
 
 
+@pytest.mark.parametrize(("flags", "dtype"), [("avx2 avx512_bf16", "bfloat16"), ("avx2 avx512f", "float32")])
+def test_a_processor_without_bfloat16_serves_in_float32(
+    flags: str, dtype: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(Path, "read_text", lambda _path, encoding: flags)
+    command = local._command(Environment("cpu", tmp_path), MODELS["smollm2"], tmp_path, 8123)
+    assert command[command.index("--dtype") + 1] == dtype
+
+
 def test_vllm_is_started_on_loopback_and_without_a_grammar_over_tool_calls(tmp_path: Path) -> None:
     made = Environment("cpu", tmp_path)
     command = local._command(made, MODELS["smollm2"], tmp_path / "smollm2", 8123)
     assert command[:3] == [str(tmp_path / "bin" / "python"), "-m", "vllm.entrypoints.openai.api_server"]
     assert command[command.index("--host") + 1] == "127.0.0.1"
     assert command[command.index("--max-model-len") + 1] == "8192"
-    assert command[command.index("--dtype") + 1] == "bfloat16"
     assert "--tool-strict-level" not in command
     assert "--enforce-eager" in command
     variables = local._variables("cpu", MODELS["tiny"])
