@@ -1,0 +1,64 @@
+"""Runs the `polar` command as a person does, and looks at what it left."""
+
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import orjson
+import psutil
+
+from polar_mitm.capture.reader import read_calls
+from polar_mitm.capture.record import Call
+from polar_mitm.capture.session import SessionFolder, SessionRecord
+
+POLAR = Path(sys.executable).with_name("polar")
+SCENARIOS = Path(__file__).parents[2] / "scenarios"
+LIMIT_S = 240.0
+"""A loaded machine of two cores took 60 s for a run that takes 3 s alone."""
+
+
+def run(*arguments: str | Path, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(POLAR), *map(str, arguments)], capture_output=True, text=True, timeout=LIMIT_S, env=env, check=False
+    )
+
+
+@dataclass
+class Left:
+    """A finished session, read back from its folder."""
+
+    folder: SessionFolder
+    session: SessionRecord
+    calls: list[Call]
+
+
+def left(out: Path) -> list[Left]:
+    """Every session under `out`, oldest first."""
+    folders = [SessionFolder(path.parent) for path in sorted(out.glob("*/session.json"))]
+    return [Left(folder, folder.load(), list(read_calls(folder.calls))) for folder in folders]
+
+
+def only(out: Path) -> Left:
+    sessions = left(out)
+    assert len(sessions) == 1
+    return sessions[0]
+
+
+def survivors(session_id: str) -> list[str]:
+    """Command lines of processes that still carry the session in their environment or arguments."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            words = [*process.cmdline(), *process.environ().values()]
+        except (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
+            continue
+        if any(session_id in word for word in words):
+            found.append(" ".join(process.cmdline()))
+    return found
+
+
+def rows(printed: str) -> list[dict[str, object]]:
+    value = orjson.loads(printed)
+    assert isinstance(value, list)
+    return value

@@ -1,0 +1,26 @@
+"""The real engine that all live tests share: started once a run, and only when a test asks for it."""
+
+import asyncio
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from polar_mitm.engine.install import is_installed
+from polar_mitm.engine.local import LocalEngine
+from polar_mitm.engine.models import is_built
+from tests.needs import need
+
+
+@pytest.fixture(scope="session")
+def engine_url() -> Iterator[str]:
+    """A vLLM that serves `tiny`: the one at $POLAR_TEST_ENGINE_URL, else the local one, started here if none runs."""
+    if url := os.environ.get("POLAR_TEST_ENGINE_URL"):
+        yield url
+        return
+    ready = is_installed() and is_built("tiny")
+    need([] if ready else ["the engine is not here: polar model install tiny"])
+    engine = LocalEngine()
+    running = asyncio.run(engine.start("tiny"))
+    yield running.url
+    asyncio.run(engine.stop())
