@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -10,7 +10,10 @@ from pathlib import Path
 import pytest
 from mitmproxy import certs
 
+from tests.live_engine import engine_url
 from tests.proxy.stage import Stage, staged
+
+__all__ = ["engine_url"]
 
 type Staged = Callable[..., AbstractAsyncContextManager[Stage]]
 
@@ -51,16 +54,22 @@ class Sentinel:
         return f"{self.host}:{self.port}"
 
 
-@pytest.fixture
-async def sentinel() -> AsyncIterator[Sentinel]:
-    """Counts the connections it gets; a test that lets one through fails at its end, whatever it asserts itself."""
+@asynccontextmanager
+async def watching(host: str = "127.0.0.1", port: int = 0) -> AsyncIterator[Sentinel]:
+    """Counts the connections it gets; the test that lets one through fails at the end, whatever it asserts itself."""
 
     async def count(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         watched.connections += 1
         writer.close()
 
-    server = await asyncio.start_server(count, "127.0.0.1", 0)
+    server = await asyncio.start_server(count, host, port)
     watched = Sentinel(*server.sockets[0].getsockname()[:2])
     yield watched
     server.close()
     assert watched.connections == 0, "something was dialled"
+
+
+@pytest.fixture
+async def sentinel() -> AsyncIterator[Sentinel]:
+    async with watching() as watched:
+        yield watched

@@ -5,10 +5,12 @@ killed before it is dialled; and mitmproxy's own options (a block list that answ
 sockets bound to loopback) stay in force when this addon is gone, say after a reload of a broken script.
 """
 
+import ipaddress
 from typing import Any
 
 from mitmproxy import ctx, exceptions
 from mitmproxy.addonmanager import Loader
+from mitmproxy.connection import Client
 from mitmproxy.proxy.server_hooks import ServerConnectionHookData
 
 from polar_mitm.proxy.border import Border
@@ -40,11 +42,10 @@ MODES = ("regular", "transparent", "socks5", "reverse:http:", "reverse:https:")
 """The others pass traffic on unread, look names up, or hand it to another proxy."""
 
 
-def lock(options: Any) -> None:
-    """Put the safe options in force. Safe to call twice. Raises OptionsError where someone chose an unsafe value."""
-    for name, value in LOCKED.items():
-        if name in options and getattr(options, name) not in (value, options.default(name)):
-            raise _refused(name)
+def lock(options: Any) -> list[str]:
+    """Put the safe options in force; returns the names of those for which someone had chosen an unsafe value."""
+    known = [name for name in LOCKED if name in options]
+    overridden = [name for name in known if getattr(options, name) not in (LOCKED[name], options.default(name))]
     wanted = {name: value for name, value in {**DEFAULTS, **LOCKED}.items() if name in options}
     blocks = list(options.block_list)
     if BLOCK_ALL not in blocks:
@@ -52,6 +53,7 @@ def lock(options: Any) -> None:
     if not options.listen_host:
         wanted["listen_host"] = "127.0.0.1"
     options.update(**wanted)
+    return overridden
 
 
 def _refused(name: str) -> exceptions.OptionsError:
@@ -62,13 +64,19 @@ def _refused(name: str) -> exceptions.OptionsError:
 class Fence:
     """Locks the options and kills every connection that is not the diverted one."""
 
+    name = "polar-fence"
+
     def __init__(self, border: Border) -> None:
         self.border = border
+        self.overridden: list[str] = []
 
     def load(self, loader: Loader) -> None:
-        lock(ctx.options)
+        # An error here would leave mitmproxy running without this addon. In `configure` it ends one that starts.
+        self.overridden = lock(ctx.options)
 
     def configure(self, updated: set[str]) -> None:
+        if self.overridden:
+            raise _refused(self.overridden.pop())
         for name in updated & LOCKED.keys():
             if getattr(ctx.options, name) != LOCKED[name]:
                 raise _refused(name)
@@ -79,9 +87,22 @@ class Fence:
                 if not mode.startswith(MODES):
                     raise exceptions.OptionsError(f"polar: mode {mode} can let traffic leave this machine")
 
+    def client_connected(self, client: Client) -> None:
+        """mitmdump listens before its script can say where: on every address, when nobody named one."""
+        if _is_loopback(ctx.options.listen_host) and not _is_loopback(client.peername[0]):
+            client.error = "polar: this proxy serves its own machine only; set listen_host to let others in"
+
     def server_connect(self, data: ServerConnectionHookData) -> None:
         named, loopback = self.border.diverted.get(data.client, (None, None))
         if loopback and data.server.address == named and not data.server.via:
             data.server.address = loopback
         else:
             data.server.error = "polar: nothing leaves this machine"
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host == "localhost"
+    return (getattr(address, "ipv4_mapped", None) or address).is_loopback

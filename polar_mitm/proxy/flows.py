@@ -16,6 +16,8 @@ logger = logging.getLogger(__name__)
 class KeepFlows:
     """Appends a flow when its answer is complete. Stands after Intercept, so that the record is on the flow."""
 
+    name = "polar-flows"
+
     def __init__(self, border: Border) -> None:
         self.border = border
         self._one_at_a_time = asyncio.Lock()

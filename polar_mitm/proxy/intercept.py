@@ -32,6 +32,9 @@ CLIENT_LEFT = 499
 
 
 class Intercept:
+    name = "polar-intercept"
+    """mitmweb has an addon called intercept already."""
+
     def __init__(self, border: Border) -> None:
         self.border = border
         self.loopback: Loopback | None = None

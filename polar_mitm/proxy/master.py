@@ -27,7 +27,65 @@ class ProxyFailed(Exception):
     """The embedded proxy could not start; the message says why."""
 
 
-class EmbeddedProxy:
+class _Running:
+    """An addon that tells when mitmproxy serves: its ports listen, mitmweb's page too."""
+
+    name = "polar-running"
+
+    def __init__(self) -> None:
+        self.event = asyncio.Event()
+
+    def running(self) -> None:
+        self.event.set()
+
+
+class _Embedded:
+    """A mitmproxy that runs in this event loop until it is stopped."""
+
+    _master: Master | None = None
+    _run: asyncio.Task[None] | None = None
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    async def stop(self) -> None:
+        """End calls, ports and connections. mitmproxy leaves the last two open, for it ends with its process."""
+        assert self._master and self._run
+        self._master.shutdown()
+        await asyncio.wait([self._run])
+        server: Proxyserver = self._master.addons.get("proxyserver")
+        await server.servers.update([])
+        await _hang_up(server)
+
+    async def wait(self) -> None:
+        """Until the proxy ends by itself. Raises what it ended with."""
+        assert self._run
+        await asyncio.shield(self._run)
+
+    async def _start(self, master: Master) -> None:
+        """Run it until it serves. Raises ProxyFailed, with what mitmproxy logged or raised."""
+        self._master = master
+        # It would end this whole process on an error at start; here that becomes ProxyFailed.
+        master.addons.remove(check := master.addons.get("errorcheck"))
+        check.finish()
+        master.addons.add(running := _Running())
+        log = _StartErrors(master)
+        logging.getLogger().addHandler(log)
+        self._run = asyncio.create_task(master.run(), name="mitmproxy")
+        runs = asyncio.create_task(running.event.wait())
+        try:
+            await asyncio.wait([self._run, runs], timeout=START_LIMIT_S, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            runs.cancel()
+            logging.getLogger().removeHandler(log)
+        if log.messages or not running.event.is_set():
+            await self.stop()
+            raise ProxyFailed("; ".join(log.messages) or _why_ended(self._run))
+
+
+class EmbeddedProxy(_Embedded):
     """An async context: inside it the proxy listens.
 
     `port` and `base_url_port` of 0 pick free ones; read them back inside. `options` are mitmproxy options, the addons'
@@ -51,8 +109,6 @@ class EmbeddedProxy:
         self.web_port = web_port
         self.options = mitmproxy_options
         self.confdir = home() / "ca"
-        self._master: Master | None = None
-        self._run: asyncio.Task[None] | None = None
 
     @property
     def ca(self) -> Path:
@@ -68,70 +124,46 @@ class EmbeddedProxy:
     async def __aenter__(self) -> Self:
         self.confdir.mkdir(parents=True, exist_ok=True, mode=0o700)
         modes = [f"regular@{self.port}", f"reverse:http://polar.invalid@{self.base_url_port}"]
-        keep_masters_apart()
-        opts = options.Options(confdir=str(self.confdir), listen_host=self.host, mode=modes)
-        if self.web_port is None:
-            self._master = DumpMaster(opts, with_termlog=False, with_dumper=False)
-        else:
-            self._master = WebMaster(opts, with_termlog=False)
+        master = self._make(options.Options(confdir=str(self.confdir), listen_host=self.host, mode=modes))
         try:
             if self.web_port is not None:
-                self._master.options.update(web_port=self.web_port, web_open_browser=False)
-            # It would end this whole process on an error at start; here that becomes ProxyFailed.
-            self._master.addons.remove(check := self._master.addons.get("errorcheck"))
-            check.finish()
-            self._master.addons.add(*self.addons)
-            self._master.options.update(**self.options)
-        except exceptions.OptionsError as error:
-            await self._master.done()
+                master.options.update(web_port=self.web_port, web_open_browser=False)
+            master.addons.add(*self.addons)
+            master.options.update(**self.options)
+        except (exceptions.OptionsError, TypeError, KeyError) as error:  # a bad value, a bad type, an unknown name
+            master.addons.get("errorcheck").finish()
+            await master.done()
             raise ProxyFailed(str(error)) from error
-        self._run = asyncio.create_task(self._master.run(), name="mitmproxy")
-        try:
-            async with asyncio.timeout(START_LIMIT_S):
-                self.port, self.base_url_port = await self._listening(self._master, modes)
-        except TimeoutError:
-            await self.stop()
-            raise ProxyFailed(f"the proxy did not listen within {START_LIMIT_S:g} s") from None
-        except ProxyFailed:
-            await self.stop()
-            raise
+        await self._start(master)
+        server: Proxyserver = master.addons.get("proxyserver")
+        self.port, self.base_url_port = (server.servers[mode].listen_addrs[0][1] for mode in modes)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.stop()
+    def _make(self, opts: options.Options) -> Master:
+        keep_masters_apart()
+        if self.web_port is None:
+            return DumpMaster(opts, with_termlog=False, with_dumper=False)
+        return WebMaster(opts, with_termlog=False)
 
-    async def stop(self) -> None:
-        """End calls, ports and connections. mitmproxy leaves the last two open, for it ends with its process."""
-        assert self._master and self._run
-        self._master.shutdown()
-        await asyncio.wait([self._run])
-        server: Proxyserver = self._master.addons.get("proxyserver")
-        await server.servers.update([])
-        await _hang_up(server)
-        await self._run
 
-    async def wait(self) -> None:
-        """Until the proxy ends by itself."""
-        assert self._run
-        await asyncio.shield(self._run)
+class FlowReader(_Embedded):
+    """An async context: inside it mitmweb shows a file of saved flows at `web_url`; nothing else listens."""
 
-    async def _listening(self, master: Master, modes: Sequence[str]) -> tuple[int, ...]:
-        """The ports of the modes, once they listen. mitmproxy logs why a port can't be had, and then exits."""
-        assert self._run
-        server: Proxyserver = master.addons.get("proxyserver")
-        log = _StartErrors(master)
-        logging.getLogger().addHandler(log)
-        try:
-            while True:
-                if log.messages or self._run.done():
-                    raise ProxyFailed("; ".join(log.messages) or "mitmproxy ended while starting")
-                with suppress(KeyError, IndexError):
-                    return tuple(server.servers[mode].listen_addrs[0][1] for mode in modes)
-                await asyncio.sleep(0.02)
-        finally:
-            logging.getLogger().removeHandler(log)
+    def __init__(self, flows: Path, web_port: int) -> None:
+        self.flows = flows
+        self.web_port = web_port
+
+    @property
+    def web_url(self) -> str:
+        assert isinstance(self._master, WebMaster)
+        return self._master.web_url
+
+    async def __aenter__(self) -> Self:
+        keep_masters_apart()
+        master = WebMaster(options.Options(confdir=str(home() / "ca"), server=False), with_termlog=False)
+        master.options.update(web_port=self.web_port, web_open_browser=False, rfile=str(self.flows))
+        await self._start(master)
+        return self
 
 
 async def _hang_up(server: Proxyserver) -> None:
@@ -146,33 +178,9 @@ async def _hang_up(server: Proxyserver) -> None:
                 await asyncio.sleep(0.01)
 
 
-class FlowReader:
-    """An async context: inside it mitmweb shows a file of saved flows at `web_url`; nothing else listens."""
-
-    def __init__(self, flows: Path, web_port: int) -> None:
-        self.flows = flows
-        self.web_port = web_port
-
-    @property
-    def web_url(self) -> str:
-        return self._master.web_url
-
-    async def __aenter__(self) -> Self:
-        keep_masters_apart()
-        opts = options.Options(confdir=str(home() / "ca"), server=False)
-        self._master = WebMaster(opts, with_termlog=False)
-        self._master.options.update(web_port=self.web_port, web_open_browser=False, rfile=str(self.flows))
-        self._run = asyncio.create_task(self._master.run(), name="mitmweb")
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._master.shutdown()
-        await self._run
-
-    async def wait(self) -> None:
-        await asyncio.shield(self._run)
+def _why_ended(run: asyncio.Task[None]) -> str:
+    error = None if run.cancelled() else run.exception()
+    return str(error) if error else f"the proxy did not listen within {START_LIMIT_S:g} s"
 
 
 class _StartErrors(logging.Handler):

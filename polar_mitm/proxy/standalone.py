@@ -23,6 +23,8 @@ NOT_READY = 3
 class Standalone:
     """Every option is a string: mitmproxy drops a script whose option has the wrong type, and goes on without it."""
 
+    name = "polar-standalone"
+
     def __init__(self, border: Border) -> None:
         self.border = border
         self.engine: Engine | None = None
@@ -35,6 +37,14 @@ class Standalone:
         loader.add_option("polar_out", str, "runs", "Folder in which the session's folder is made.")
         loader.add_option("polar_grace", str, "10", "Seconds that a streamed request waits before its headers go out.")
         loader.add_option("polar_keepalive", str, "10", "Longest silence of an open stream, in seconds.")
+        try:
+            ctx.options.process_deferred()
+        except exceptions.OptionsError as error:
+            # Out of here it would leave mitmproxy running without this script and without a word; an error that is
+            # logged ends a mitmproxy that starts.
+            logger.error("polar: %s", error)
+            for name in [name for name in ctx.options.deferred if name.startswith("polar_")]:
+                del ctx.options.deferred[name]
 
     def configure(self, updated: set[str]) -> None:
         if "polar_grace" in updated:

@@ -49,6 +49,10 @@ class Got:
         return b"".join(self.pieces)
 
     @property
+    def ok(self) -> bool:
+        return self.status == 200
+
+    @property
     def json(self) -> Any:
         return orjson.loads(self.body)
 
@@ -146,6 +150,11 @@ def client() -> aiohttp.ClientSession:
     return aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar(), trust_env=False)
 
 
+def basic(session: Session) -> str:
+    """The session's proxy credentials."""
+    return "Basic " + base64.b64encode(f"{session.id}:{session.token}".encode()).decode()
+
+
 class Wire:
     """A bare TCP connection, for what an HTTP client would never send."""
 
@@ -161,8 +170,7 @@ class Wire:
 
     async def tunnel(self, host: str, session: Session, trust: ssl.SSLContext) -> None:
         """Go through the proxy port to this host, with TLS."""
-        credentials = base64.b64encode(f"{session.id}:{session.token}".encode()).decode()
-        await self.send(f"CONNECT {host}:443 HTTP/1.1\r\nProxy-Authorization: Basic {credentials}\r\n\r\n".encode())
+        await self.send(f"CONNECT {host}:443 HTTP/1.1\r\nProxy-Authorization: {basic(session)}\r\n\r\n".encode())
         assert (await self.response())[0] == 200
         await self.writer.start_tls(trust, server_hostname=host)
 

@@ -80,9 +80,10 @@ def test_the_api_key_is_found_wherever_an_sdk_puts_it(
 def test_without_open_sessions_nobody_is_known() -> None:
     sessions = Sessions()
     assert sessions.find(None) is None
-    for ask in (lambda: sessions.of_proxy_credentials(None), lambda: sessions.of_key(None, None)):
-        with pytest.raises(UnknownSession):
-            ask()
+    with pytest.raises(UnknownSession):
+        sessions.of_proxy_credentials(None)
+    with pytest.raises(UnknownSession):
+        sessions.of_key(None, None)
 
 
 def nothing_recorded(on: Stage) -> bool:

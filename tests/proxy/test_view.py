@@ -1,0 +1,71 @@
+"""What a person sees of a call in mitmweb and the console: one line and a mark."""
+
+import pytest
+from mitmproxy.test import tflow
+from mitmproxy.utils import emoji
+
+from polar_mitm.capture.record import Call, Failure
+from polar_mitm.proxy.view import annotate, comment, mark
+from tests.capture.samples import make_call
+
+
+def call(**response: object) -> Call:
+    made = make_call("call_1", prompt_ids=[1, 2, 3], response_ids=[7, 8])
+    assert made.response
+    made.identity.session_id = "ses_0123456789abcdef"
+    made.response = made.response.model_copy(update=response)
+    return made
+
+
+def test_a_comment_tells_session_tokens_logprob_and_finish() -> None:
+    plain = call(logprobs=[-0.25, -0.5], finish_reason="stop")
+    assert comment(plain) == "…abcdef · 3 → 2 tokens · logprob -0.38 · stop"
+
+
+def test_a_comment_names_the_tools_that_were_called() -> None:
+    tools = [{"id": str(n), "type": "function", "function": {"name": f"t{n}", "arguments": "{}"}} for n in range(2)]
+    assert comment(call(tool_calls=tools, finish_reason="tool_calls")).endswith(" · tool_calls · t0 · t1")
+
+
+def test_a_comment_on_a_failure_says_whose_and_what() -> None:
+    failed = call()
+    failed.error = Failure(what="no luck", kind="engine", fault="engine", status=502)
+    assert comment(failed) == "…abcdef · engine: no luck"
+
+
+def test_a_comment_copes_with_an_answer_without_tokens_and_with_none() -> None:
+    assert "logprob - " in comment(call(logprobs=[], response_ids=[]))
+    unanswered = call()
+    unanswered.response = None
+    assert comment(unanswered) == "…abcdef · no answer"
+
+
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [
+        ({}, ":green_circle:"),
+        ({"forced": [(0, 2)]}, ":large_blue_circle:"),
+    ],
+)
+def test_a_mark_says_how_good_the_call_is(change: dict[str, object], name: str) -> None:
+    assert mark(call(**change)) == name
+
+
+def test_a_failure_is_red_and_an_invalid_record_yellow_whatever_else_they_are() -> None:
+    invalid = call(forced=[(0, 2)])
+    invalid.checks.valid = False
+    assert mark(invalid) == ":yellow_circle:"
+    invalid.error = Failure(what="no luck", kind="engine", fault="engine")
+    assert mark(invalid) == ":red_circle:"
+
+
+def test_every_mark_is_one_that_mitmproxy_can_show() -> None:
+    for name in (":green_circle:", ":large_blue_circle:", ":yellow_circle:", ":red_circle:"):
+        assert name in emoji.emoji
+
+
+def test_a_flow_carries_the_record_as_json_that_reads_back_equal() -> None:
+    flow, recorded = tflow.tflow(), call()
+    annotate(flow, recorded)
+    assert Call.model_validate_json(flow.metadata["polar"]) == recorded
+    assert (flow.comment, flow.marked) == (comment(recorded), mark(recorded))
