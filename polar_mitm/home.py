@@ -1,4 +1,4 @@
-"""Where polar keeps what it installs and shares between runs: engine environments, models, harnesses, running engines."""
+"""Where polar keeps what it installs and shares between runs: engine, models, harnesses, running engines."""
 
 import os
 from pathlib import Path

@@ -73,10 +73,8 @@ async def _run(
     scenario: Scenario = load(path, {name: value for name, value in changes.items() if value is not None})
     with Steps(quiet=quiet) as steps:
         async with engine_for(scenario.model, engine_url, say=steps.say, progress=steps.progress) as engine:
-            steps.say(
-                f"{scenario.name}: {scenario.samples} x {scenario.harness} in {scenario.sandbox} ({scenario.intercept}), "
-                f"model {engine.capabilities.model}"
-            )
+            where = f"{scenario.harness} in {scenario.sandbox} ({scenario.intercept})"
+            steps.say(f"{scenario.name}: {scenario.samples} x {where}, model {engine.capabilities.model}")
             return await run_samples(
                 scenario, engine, out=out_folder, concurrency=concurrency, done=lambda ended: _tell(steps, ended)
             )

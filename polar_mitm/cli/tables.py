@@ -51,22 +51,22 @@ def outcome_rows(outcomes: Iterable[Outcome]) -> list[dict[str, Any]]:
 
 
 def calls_table(rows: Iterable[dict[str, Any]]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("call", "provider", "kind", "prompt", "response", "logprob", "finish", "valid", "seconds", "lost"):
-        table.add_column(name, justify="right" if name in ("prompt", "response", "logprob", "seconds") else "left")
-    table.add_column("what")
-    for row in rows:
+    """A row a call, numbered from 1. `lost` counts what the model was not given; `--json` names it."""
+    table = Table(box=None, pad_edge=False, header_style="bold", expand=True)
+    for name in ("call", "prompt", "response", "logprob", "finish", "valid", "lost", "seconds"):
+        table.add_column(name, justify="left" if name in ("finish", "valid") else "right", min_width=len(name))
+    table.columns[4].min_width = len("tool_calls")
+    table.add_column("what", no_wrap=True, ratio=1)
+    for number, row in enumerate(rows, 1):
         table.add_row(
-            row["call_id"],
-            row["provider"],
-            row["kind"],
+            str(number),
             str(row["prompt_tokens"]),
             str(row["response_tokens"]),
             _number(row["mean_logprob"]),
             row["finish_reason"] or "-",
             "yes" if row["valid"] else "[yellow]no[/]",
-            f"{row['seconds']:.1f}",
             str(len(row["not_carried"])),
+            f"{row['seconds']:.1f}",
             row["what"].replace("[", r"\["),
         )
     return table

@@ -19,6 +19,11 @@ from polar_mitm.proxy.context import keep_masters_apart
 
 START_LIMIT_S = 60.0
 """Ports open within a second on an idle machine; this is for a very busy one."""
+WEB: dict[str, Any] = {
+    "web_open_browser": False,
+    # With mitmweb's own columns the comment, where polar says what a call was, is not shown.
+    "web_columns": ["icon", "path", "comment", "status", "size", "time"],
+}
 STOP_LIMIT_S = 5.0
 """What connections are given to end; a handler that is cancelled ends at once."""
 
@@ -127,7 +132,7 @@ class EmbeddedProxy(_Embedded):
         master = self._make(options.Options(confdir=str(self.confdir), listen_host=self.host, mode=modes))
         try:
             if self.web_port is not None:
-                master.options.update(web_port=self.web_port, web_open_browser=False)
+                master.options.update(web_port=self.web_port, **WEB)
             master.addons.add(*self.addons)
             master.options.update(**self.options)
         except (exceptions.OptionsError, TypeError, KeyError) as error:  # a bad value, a bad type, an unknown name
@@ -161,7 +166,7 @@ class FlowReader(_Embedded):
     async def __aenter__(self) -> Self:
         keep_masters_apart()
         master = WebMaster(options.Options(confdir=str(home() / "ca"), server=False), with_termlog=False)
-        master.options.update(web_port=self.web_port, web_open_browser=False, rfile=str(self.flows))
+        master.options.update(web_port=self.web_port, rfile=str(self.flows), **WEB)
         await self._start(master)
         return self
 

@@ -13,17 +13,15 @@ def annotate(flow: HTTPFlow, call: Call) -> None:
 
 
 def comment(call: Call) -> str:
-    """One line: session, tokens in and out, mean logprob, finish; or what failed."""
-    session = call.identity.session_id[-6:]
+    """One line, the telling part first, for mitmweb's column is narrow: tokens in and out, mean logprob, what came."""
     if call.error:
-        return f"…{session} · {call.error.fault}: {call.error.what}"
+        return f"{call.error.fault}: {call.error.what}"
     response = call.response
     if not response:
-        return f"…{session} · no answer"
+        return "no answer"
     mean = f"{sum(response.logprobs) / len(response.logprobs):.2f}" if response.logprobs else "-"
-    tools = "".join(f" · {tool['function']['name']}" for tool in response.tool_calls)
-    tokens = f"{len(call.prompt_ids)} → {len(response.response_ids)} tokens"
-    return f"…{session} · {tokens} · logprob {mean} · {response.finish_reason}{tools}"
+    came = ", ".join(tool["function"]["name"] for tool in response.tool_calls) or response.finish_reason
+    return f"{len(call.prompt_ids)}→{len(response.response_ids)} {mean} {came} · {call.identity.session_id}"
 
 
 def mark(call: Call) -> str:

@@ -17,27 +17,27 @@ def call(**response: object) -> Call:
     return made
 
 
-def test_a_comment_tells_session_tokens_logprob_and_finish() -> None:
+def test_a_comment_begins_with_tokens_and_logprob_for_the_column_is_narrow() -> None:
     plain = call(logprobs=[-0.25, -0.5], finish_reason="stop")
-    assert comment(plain) == "…abcdef · 3 → 2 tokens · logprob -0.38 · stop"
+    assert comment(plain) == "3→2 -0.38 stop · ses_0123456789abcdef"
 
 
 def test_a_comment_names_the_tools_that_were_called() -> None:
     tools = [{"id": str(n), "type": "function", "function": {"name": f"t{n}", "arguments": "{}"}} for n in range(2)]
-    assert comment(call(tool_calls=tools, finish_reason="tool_calls")).endswith(" · tool_calls · t0 · t1")
+    assert " t0, t1 · " in comment(call(tool_calls=tools, finish_reason="tool_calls"))
 
 
 def test_a_comment_on_a_failure_says_whose_and_what() -> None:
     failed = call()
     failed.error = Failure(what="no luck", kind="engine", fault="engine", status=502)
-    assert comment(failed) == "…abcdef · engine: no luck"
+    assert comment(failed) == "engine: no luck"
 
 
 def test_a_comment_copes_with_an_answer_without_tokens_and_with_none() -> None:
-    assert "logprob - " in comment(call(logprobs=[], response_ids=[]))
+    assert comment(call(logprobs=[], response_ids=[])).startswith("3→0 - ")
     unanswered = call()
     unanswered.response = None
-    assert comment(unanswered) == "…abcdef · no answer"
+    assert comment(unanswered) == "no answer"
 
 
 @pytest.mark.parametrize(
