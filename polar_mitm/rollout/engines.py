@@ -9,9 +9,7 @@ from polar_mitm.engine.steps import Say
 
 
 @asynccontextmanager
-async def engine_for(
-    model: str, url: str | None, *, say: Say, progress: Progress
-) -> AsyncIterator[Engine]:
+async def engine_for(model: str, url: str | None, *, say: Say, progress: Progress) -> AsyncIterator[Engine]:
     """An opened engine. One that was started here is stopped at the end; others are left as they are.
 
     Raises EngineNotReady (a URL that does not answer, or an engine without token ids) and EngineFailed (a local engine
