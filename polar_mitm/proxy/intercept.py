@@ -26,6 +26,8 @@ HEALTH_HOST = "polar.local"
 CODINGS = frozenset({"", "identity", "gzip", "deflate", "br", "zstd"})
 """Content codings that mitmproxy decodes."""
 REDACTED = "redacted"
+OTHER_SECRETS = ("cookie", "sec-websocket-protocol")
+"""Headers that may hold a secret and are read by nobody here; browsers' API keys travel as a websocket protocol."""
 type DeliveryStatus = Literal["delivered", "partial", "aborted"]
 CLIENT_LEFT = 499
 """The status shown in the flow of a call whose client left; nobody receives it."""
@@ -70,7 +72,7 @@ class Intercept:
         key = find_key(flow.request.headers, flow.request.query)
         credentials = flow.request.headers.pop("proxy-authorization", None)
         flow.request.headers.pop(TICKET_HEADER, None)
-        for name in (*KEY_HEADERS, "cookie"):
+        for name in (*KEY_HEADERS, *OTHER_SECRETS):
             if name in flow.request.headers:
                 flow.request.headers[name] = REDACTED
         if "key" in flow.request.query:

@@ -15,6 +15,8 @@ from polar_mitm.proxy.border import Border
 from polar_mitm.proxy.exchange import Answer, Exchange
 
 TICKET_HEADER = "x-polar-ticket"
+MAX_HEADER = 2**20
+"""Bytes. mitmproxy has taken the request already; aiohttp's own limit of 8190 would fail a call for long headers."""
 
 
 @dataclass(slots=True, eq=False)
@@ -68,7 +70,14 @@ class Loopback:
         app.router.add_route("*", "/{path:.*}", self._serve)
         # Without handler_cancellation a client that left would not cancel the handler, nor that the engine.
         # The body was read before the call came here: decompressing it again would only find new ways to fail.
-        self._runner = web.AppRunner(app, handler_cancellation=True, access_log=None, auto_decompress=False)
+        self._runner = web.AppRunner(
+            app,
+            handler_cancellation=True,
+            access_log=None,
+            auto_decompress=False,
+            max_line_size=MAX_HEADER,
+            max_field_size=MAX_HEADER,
+        )
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", 0)
         await site.start()

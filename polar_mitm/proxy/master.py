@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import socket
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -13,6 +14,8 @@ from mitmproxy.addons.proxyserver import Proxyserver
 from mitmproxy.master import Master
 from mitmproxy.tools.dump import DumpMaster
 from mitmproxy.tools.web.master import WebMaster
+from tornado.ioloop import IOLoop
+from tornado.platform.asyncio import BaseAsyncIOLoop
 
 from polar_mitm.home import home
 from polar_mitm.proxy.context import keep_masters_apart
@@ -63,6 +66,8 @@ class _Embedded:
         server: Proxyserver = self._master.addons.get("proxyserver")
         await server.servers.update([])
         await _hang_up(server)
+        if isinstance(self._master, WebMaster):
+            _close_page(self._master)
 
     async def wait(self) -> None:
         """Until the proxy ends by itself. Raises what it ended with."""
@@ -181,6 +186,16 @@ async def _hang_up(server: Proxyserver) -> None:
         async with asyncio.timeout(STOP_LIMIT_S):
             while server.connections:  # noqa: ASYNC110  mitmproxy tells nobody that one is gone
                 await asyncio.sleep(0.01)
+
+
+def _close_page(master: WebMaster) -> None:
+    """Close mitmweb's port, whose server mitmproxy keeps no hold of."""
+    loop = IOLoop.current()
+    assert isinstance(loop, BaseAsyncIOLoop)
+    for number, (listener, _) in list(loop.handlers.items()):
+        if isinstance(listener, socket.socket) and listener.getsockname()[1] == master.options.web_port:
+            loop.remove_handler(number)
+            listener.close()
 
 
 def _why_ended(run: asyncio.Task[None]) -> str:

@@ -15,8 +15,8 @@ from typing import Any
 from polar_mitm.capture.session import SessionLog
 from polar_mitm.engine.client import Engine
 
-KEY_HEADERS = ("x-api-key", "x-goog-api-key", "authorization")
-"""Where the provider SDKs put the API key."""
+KEY_HEADERS = ("x-api-key", "x-goog-api-key", "api-key", "authorization")
+"""Where the provider SDKs put the API key; `api-key` is Azure's."""
 
 
 @dataclass(slots=True, frozen=True)

@@ -131,12 +131,17 @@ def read_flows(path: Path) -> list[HTTPFlow]:
 
 @asynccontextmanager
 async def staged(
-    out: Path, *replies: Reply, grace_s: float = 10.0, keepalive_s: float = 10.0, **options: Any
+    out: Path,
+    *replies: Reply,
+    grace_s: float = 10.0,
+    keepalive_s: float = 10.0,
+    engine_url: str | None = None,
+    **options: Any,
 ) -> AsyncIterator[Stage]:
-    """A proxy with one open session, in front of an engine that gives these replies."""
+    """A proxy with one open session, in front of an engine that gives these replies, or of a real one."""
     async with (
         FakeVllm(*replies) as fake,
-        Engine(fake.url) as engine,
+        Engine(engine_url or fake.url) as engine,
         client() as http,
     ):
         border = Border(grace_s=grace_s, keepalive_s=keepalive_s)

@@ -3,8 +3,10 @@
 import asyncio
 import gzip
 import json
+import random
 import resource
 import shutil
+import ssl
 import sys
 import zlib
 from collections.abc import Callable
@@ -14,8 +16,11 @@ from typing import Any
 import orjson
 import pytest
 from mitmproxy.net import encoding
+from mitmproxy.test import tflow
 
 from polar_mitm.capture.record import Call
+from polar_mitm.proxy.border import Border
+from polar_mitm.proxy.intercept import Intercept
 from tests.conftest import Sentinel, Staged
 from tests.fakes.vllm import Reply
 from tests.proxy.asks import ANTHROPIC, CHAT, GOOGLE, JSON_ASKS, RESPONSES, STREAM_ASKS, Ask, streamed
@@ -167,6 +172,33 @@ async def test_a_websocket_is_refused_with_a_426_on_both_ways_in(stage: Staged) 
             await wire.tunnel("api.openai.com", on.session, on.trust)
             await wire.send(UPGRADE)
             assert (await wire.response())[0] == 426
+
+
+async def test_http2_is_not_offered(stage: Staged) -> None:
+    """A waiting hook does not see that an h2 stream was reset, and so could not stop the engine."""
+    async with stage() as on, Wire(on.proxy.port) as wire:
+        on.trust.set_alpn_protocols(["h2", "http/1.1"])
+        await wire.tunnel("api.openai.com", on.session, on.trust)
+        assert wire.writer.get_extra_info("ssl_object").selected_alpn_protocol() == "http/1.1"
+
+
+async def test_a_client_that_does_not_trust_the_ca_is_told_of_in_the_log(
+    stage: Staged, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with stage() as on, Wire(on.proxy.port) as wire:
+        with pytest.raises(ssl.SSLCertVerificationError):
+            await wire.tunnel("api.openai.com", on.session, ssl.create_default_context())
+        await until(lambda: "a client broke off TLS to api.openai.com: does it trust polar's CA" in caplog.text)
+
+
+async def test_a_saved_flow_is_left_as_it_is() -> None:
+    intercept = Intercept(Border())
+    flow = tflow.tflow(resp=True)
+    before = flow.get_state()
+    await intercept.requestheaders(flow)
+    await intercept.request(flow)
+    await intercept.response(flow)
+    assert flow.get_state() == before
 
 
 # The forms that HTTP allows
@@ -397,6 +429,39 @@ async def test_a_proxy_that_ends_amid_a_call_records_it_as_aborted_once(
         assert call.delivery.status == "aborted"
 
 
+async def test_clients_that_leave_at_any_moment_lose_no_record_and_double_none(stage: Staged) -> None:
+    chance = random.Random(7)
+    asks = [CHAT, streamed(CHAT), streamed(ANTHROPIC)]
+    async with stage(grace_s=0.1, keepalive_s=0.02) as on:
+        on.fake.script = [Reply(delay_s=chance.uniform(0, 0.3)) for _ in range(200)]
+
+        async def leaving(number: int) -> bool:
+            """Whether the whole answer came before this client lost its patience."""
+            ask = asks[number % len(asks)].saying(f"number {number}")
+            async with Wire(on.proxy.base_url_port) as wire:
+                await wire.send(
+                    raw_post(ask, on, "Connection: close", f"Content-Length: {len(orjson.dumps(ask.body))}")
+                )
+                try:
+                    await asyncio.wait_for(wire.reader.read(-1), chance.uniform(0, 0.4))
+                except TimeoutError:
+                    wire.abort()
+                    return False
+                return True
+
+        served = await asyncio.gather(*map(leaving, range(60)))
+        await until(lambda: on.fake.running == 0)
+        sent = {body["messages"][0]["content"] for body in on.fake.requests}
+        await until(lambda: sent <= {call.request.messages[0]["content"] for call in on.calls()})
+        calls = {call.request.messages[0]["content"]: call for call in on.calls()}
+        assert len(calls) == len(on.calls())
+        for number, whole in enumerate(served):
+            if whole:
+                assert calls[f"number {number}"].delivery.status == "delivered"
+        assert {"delivered", "aborted"} <= {call.delivery.status for call in calls.values()}
+        await until(lambda: len(on.flows()) == len(calls))
+
+
 # What is stored, and where
 
 
@@ -404,6 +469,7 @@ CARRIERS: list[tuple[str, Callable[[str], dict[str, Any]]]] = [
     ("x-api-key", lambda key: {"headers": {"X-Api-Key": key}}),
     ("bearer", lambda key: {"headers": {"Authorization": f"Bearer {key}"}}),
     ("x-goog-api-key", lambda key: {"headers": {"x-goog-api-key": key}}),
+    ("api-key", lambda key: {"headers": {"Api-Key": key}}),
     ("query", lambda key: {"params": {"key": key}}),
 ]
 
@@ -424,7 +490,7 @@ async def test_no_secret_is_in_any_file_of_the_session(stage: Staged) -> None:
                 "POST", f"http://api.openai.com{ask.target}?key={foreign}", json=ask.body, proxy=on.proxy_url()
             )
             assert plain.status == 200
-        assert len(on.calls()) == len(on.flows()) == 12
+        assert len(on.calls()) == len(on.flows()) == 14
         on.session.log.close("completed")
         files = [path for path in on.session.log.folder.path.rglob("*") if path.is_file()]
         assert {"calls.jsonl", "session.json", "flows.mitm"} <= {path.name for path in files}

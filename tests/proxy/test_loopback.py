@@ -3,6 +3,7 @@
 import asyncio
 import re
 import time
+from dataclasses import replace
 from typing import Any
 
 import aiohttp
@@ -248,3 +249,22 @@ async def test_a_wire_that_half_reads_nothing_holds_up_no_one_else(stage: Staged
         head = f"POST /s/{on.session.id}{ask.target} HTTP/1.1\r\nHost: a\r\nContent-Length: {len(body)}\r\n"
         await wire.send(head.encode() + f"Authorization: Bearer {on.session.token}\r\n\r\n".encode() + body)
         assert (await on.post(CHAT)).status == 200
+
+
+async def test_a_slow_stream_may_have_headers_and_a_query_of_any_length(stage: Staged) -> None:
+    async with stage(Reply(delay_s=0.2), grace_s=0.02, keepalive_s=0.05) as on:
+        long = replace(streamed(ANTHROPIC), target=f"{ANTHROPIC.target}?beta={'x' * 20_000}")
+        got = await on.post(long, headers={f"x-metadata-{n}": "y" * 20_000 for n in range(5)})
+        assert (got.status, b"message_stop" in got.body) == (200, True), got.body[:500]
+
+
+async def test_a_slow_stream_to_an_http_1_0_client_ends_with_its_connection(stage: Staged) -> None:
+    async with stage(Reply(delay_s=0.2), grace_s=0.02, keepalive_s=0.05) as on, Wire(on.proxy.base_url_port) as wire:
+        ask = streamed(CHAT)
+        body = orjson.dumps(ask.body)
+        head = f"POST /s/{on.session.id}{ask.target} HTTP/1.0\r\nContent-Length: {len(body)}\r\n"
+        await wire.send(f"{head}Authorization: Bearer {on.session.token}\r\n\r\n".encode() + body)
+        answer = await wire.rest()
+        assert answer.startswith(b"HTTP/1.0 200") or answer.startswith(b"HTTP/1.1 200")
+        assert answer.endswith(b"data: [DONE]\n\n")
+        assert on.calls()[0].delivery.status == "delivered"

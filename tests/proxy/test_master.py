@@ -125,6 +125,8 @@ async def test_the_same_proxy_inside_mitmweb_shows_its_flows(proxy_home: Path) -
         async with http.get(f"http://127.0.0.1:{proxy.base_url_port}/healthz") as got:
             assert got.status == 200
         assert await shown(http, proxy.web_url) == ["/healthz"]
+        assert proxy.web_port and listens(proxy.web_port)
+    assert not listens(proxy.web_port)
 
 
 async def test_mitmweb_opens_a_file_of_flows_and_listens_for_nothing_else(proxy_home: Path, tmp_path: Path) -> None:

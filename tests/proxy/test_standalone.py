@@ -144,14 +144,19 @@ REFUSED: list[tuple[list[str], int, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("arguments", "code", "says"), REFUSED, ids=[says for _, _, says in REFUSED])
-async def test_mitmdump_does_not_run_on_a_bad_option_or_without_an_engine(
-    arguments: list[str], code: int, says: str, folder: Path
-) -> None:
-    async with mitmdump(folder, *engine("http://127.0.0.1:9"), *arguments) as dump:
-        assert await dump.ended() == code
-        assert says in dump.text
-        assert dump.sessions == []
+async def test_mitmdump_does_not_run_on_a_bad_option_or_without_an_engine(folder: Path) -> None:
+    two_at_a_time = asyncio.Semaphore(2)
+
+    async def refused(number: int) -> tuple[int, str, list[SessionFolder]]:
+        here = folder / str(number)
+        here.mkdir()
+        (here / "ca").symlink_to(folder / "ca")
+        async with two_at_a_time, mitmdump(here, *engine("http://127.0.0.1:9"), *REFUSED[number][0]) as dump:
+            return await dump.ended(), dump.text, dump.sessions
+
+    for (_, code, says), got in zip(REFUSED, await asyncio.gather(*map(refused, range(len(REFUSED)))), strict=True):
+        assert (got[0], got[2]) == (code, []), got[1]
+        assert says in got[1]
 
 
 async def test_mitmdump_does_not_run_when_the_addon_cannot_be_imported(folder: Path) -> None:
