@@ -7,6 +7,7 @@ import typer
 
 from polar_mitm.cli import run_task
 from polar_mitm.cli.shell import JsonFlag, Steps, default_engine_url, exit_codes, out
+from polar_mitm.cli.tables import shown
 from polar_mitm.harnesses.install import install as install_harness
 from polar_mitm.tasks.scenario import bundled
 
@@ -31,7 +32,7 @@ def demo(
     )
     if json:
         return
-    session = outcomes[0].folder
+    session = shown(outcomes[0].folder)
     out.print(
         f"\nThe calls, token by token:   {session}/calls.jsonl\n"
         f"A row a call:                polar calls {out_folder}\n"

@@ -1,6 +1,7 @@
 """The tables that commands print, and the same as rows for `--json`."""
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from rich.table import Table
@@ -44,10 +45,15 @@ def outcome_rows(outcomes: Iterable[Outcome]) -> list[dict[str, Any]]:
                 "mean_logprob": mean_logprob(outcome.calls),
                 "finish_reasons": finish_reasons(outcome.calls),
                 "seconds": (session.finished_at or session.started_at) - session.started_at,
-                "folder": str(outcome.folder),
+                "folder": str(shown(outcome.folder)),
             }
         )
     return rows
+
+
+def shown(path: Path) -> Path:
+    """The path as a person would type it here: relative when it lies below the working folder."""
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 
 def calls_table(rows: Iterable[dict[str, Any]]) -> Table:

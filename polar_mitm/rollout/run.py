@@ -34,7 +34,8 @@ async def run_task(
     border = Border()
     places = asyncio.Semaphore(concurrency)
     async with EmbeddedProxy(core(border)) as proxy:
-        job = Job(scenario, harness, installed, sandbox, engine, border, proxy, out)
+        # Absolute: programs that run elsewhere are given paths below it.
+        job = Job(scenario, harness, installed, sandbox, engine, border, proxy, out.resolve())
 
         async def one(sample: int) -> Outcome:
             async with places:

@@ -18,10 +18,11 @@ LIMIT_S = 240.0
 """A loaded machine of two cores took 60 s for a run that takes 3 s alone."""
 
 
-def run(*arguments: str | Path, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [str(POLAR), *map(str, arguments)], capture_output=True, text=True, timeout=LIMIT_S, env=env, check=False
-    )
+def run(
+    *arguments: str | Path, env: dict[str, str] | None = None, cwd: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    command = [str(POLAR), *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, env=env, cwd=cwd, check=False)
 
 
 @dataclass

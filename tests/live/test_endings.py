@@ -136,11 +136,13 @@ def test_a_bad_scenario_is_an_exit_2_with_file_line_field_and_what_was_expected(
 async def test_the_demo_prints_a_row_a_sample_and_where_to_look(engine_url: str, tmp_path: Path) -> None:
     """On `tiny`, which cannot answer: a reward of 0.0 is an honest result, and no failure."""
     need_parts("pi", "bwrap")
-    ended = run("demo", "--samples", "2", "--engine-url", engine_url, "--out", tmp_path)
+    ended = run("demo", "--samples", "2", "--engine-url", engine_url, cwd=tmp_path)
     assert ended.returncode == 0, ended.stderr
-    assert [there.session.status for there in left(tmp_path)] == ["completed", "completed"]
-    assert f"{left(tmp_path)[0].folder.calls}" in ended.stdout.replace("\n", "")
-    assert "polar web --read" in ended.stdout
+    sessions = left(tmp_path / "runs")
+    assert [there.session.status for there in sessions] == ["completed", "completed"]
+    folder = sessions[0].folder.path.relative_to(tmp_path)
+    assert f" {folder}/calls.jsonl\n" in ended.stdout
+    assert f"polar web --read {folder}/flows.mitm\n" in ended.stdout
 
 
 async def in_thread(*arguments: str | Path, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
