@@ -35,7 +35,7 @@ async def run_task(
     places = asyncio.Semaphore(concurrency)
     async with EmbeddedProxy(core(border)) as proxy:
         # Absolute: programs that run elsewhere are given paths below it.
-        job = Job(scenario, harness, installed, sandbox, engine, border, proxy, out.resolve())
+        job = Job(scenario, harness, installed, sandbox, engine, border, proxy, out.absolute())
 
         async def one(sample: int) -> Outcome:
             async with places:

@@ -443,7 +443,7 @@ async def test_clients_that_leave_at_any_moment_lose_no_record_and_double_none(s
                     raw_post(ask, on, "Connection: close", f"Content-Length: {len(orjson.dumps(ask.body))}")
                 )
                 try:
-                    await asyncio.wait_for(wire.reader.read(-1), chance.uniform(0, 0.4))
+                    await asyncio.wait_for(wire.reader.read(-1), chance.uniform(0, 1.5))
                 except TimeoutError:
                     wire.abort()
                     return False
