@@ -90,9 +90,12 @@ class SessionFolder:
 
     @classmethod
     def create(cls, out: Path, session_id: str) -> Self:
-        """Make the folder, readable by its owner alone. Raises OSError, also when it is there already."""
+        """Make the folder, readable by its owner alone. Raises OSError, also when it is there already.
+
+        `path` is absolute: programs that run in other folders are given paths below it.
+        """
         out.mkdir(parents=True, exist_ok=True)
-        path = out / session_id
+        path = out.absolute() / session_id
         path.mkdir(mode=0o700)
         return cls(path)
 

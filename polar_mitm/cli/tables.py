@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.table import Table
+from rich.text import Text
 
 from polar_mitm.capture.record import Call
 from polar_mitm.rollout.sample import Outcome
@@ -73,7 +74,7 @@ def calls_table(rows: Iterable[dict[str, Any]]) -> Table:
             "yes" if row["valid"] else "[yellow]no[/]",
             str(len(row["not_carried"])),
             f"{row['seconds']:.1f}",
-            row["what"].replace("[", r"\["),
+            Text(row["what"]),
         )
     return table
 

@@ -28,7 +28,7 @@ __all__ = ["Capabilities", "Engine", "EngineNotReady", "EngineUnfit", "EngineUnr
 _CONNECT_S: Final = 10.0
 _PROBE_S: Final = 180.0
 """The first answer of a vLLM on a loaded CPU machine took 34 s; a grammar's first use adds 5 s."""
-_COUNT_S: Final = 10.0
+_COUNT_S: Final = 30.0
 _KEEP_ALIVE_S: Final = 4.0
 """Under the 5 s after which vLLM closes an idle connection: a request must not meet a connection being closed."""
 _CERTAIN: Final = -1000.0
@@ -209,6 +209,8 @@ class Engine:
             return call_error(refusal, url=self.url, model=self.capabilities.model)
         limit = refusal.limit or self.capabilities.max_model_len
         prompt = await self._count(outgoing) or refusal.prompt_tokens or limit
+        if limit:
+            prompt = max(prompt or 0, limit + 1)  # a count that did not come in time must not say that it fits
         if prompt is None or limit is None:
             return CallError("context_overflow", refusal.message, param="messages")
         message = f"the prompt is {prompt} tokens long, the model's window is {limit} tokens"

@@ -34,8 +34,7 @@ async def run_task(
     border = Border()
     places = asyncio.Semaphore(concurrency)
     async with EmbeddedProxy(core(border)) as proxy:
-        # Absolute: programs that run elsewhere are given paths below it.
-        job = Job(scenario, harness, installed, sandbox, engine, border, proxy, out.absolute())
+        job = Job(scenario, harness, installed, sandbox, engine, border, proxy, out)
 
         async def one(sample: int) -> Outcome:
             async with places:
