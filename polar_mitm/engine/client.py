@@ -208,13 +208,13 @@ class Engine:
         if not refusal.overflows(outgoing.max_tokens):
             return call_error(refusal, url=self.url, model=self.capabilities.model)
         limit = refusal.limit or self.capabilities.max_model_len
-        prompt = await self._count(outgoing) or refusal.prompt_tokens or limit
-        if limit:
-            prompt = max(prompt or 0, limit + 1)  # a count that did not come in time must not say that it fits
-        if prompt is None or limit is None:
-            return CallError("context_overflow", refusal.message, param="messages")
+        prompt = await self._count(outgoing) or refusal.prompt_tokens
+        if not prompt and limit:
+            prompt = limit + 1  # uncounted; it must not be said to fit
         message = f"the prompt is {prompt} tokens long, the model's window is {limit} tokens"
-        return CallError("context_overflow", message, param="messages", over=(prompt, limit))
+        return CallError(
+            "context_overflow", message, param="messages", over=(prompt, limit) if prompt and limit else None
+        )
 
     async def _count(self, outgoing: Outgoing) -> int | None:
         """The prompt's true length. vLLM's refusal counts no further than one token over the window, and clients that
