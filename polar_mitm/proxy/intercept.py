@@ -2,7 +2,9 @@
 
 import asyncio
 import logging
+from collections.abc import Iterable
 from typing import Literal
+from urllib.parse import parse_qsl
 from weakref import WeakKeyDictionary
 
 import orjson
@@ -220,9 +222,19 @@ def _request(flow: http.HTTPFlow) -> Request:
         method=request.method,
         host=request.pretty_host,
         path=request.path.partition("?")[0],
-        query=dict(request.query.items()),
-        headers={name.lower(): value for name, value in request.headers.items()},
+        query=dict(parse_qsl(request.path.partition("?")[2], keep_blank_values=True)),
+        headers=_headers(request.headers.fields),
     )
+
+
+def _headers(fields: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
+    """Names in lower case, values of one name joined. mitmproxy's own mapping looks through all fields for each name,
+    which for thousands of them holds up every other call; and bytes that are no UTF-8 could not be written down."""
+    headers: dict[str, str] = {}
+    for raw_name, raw_value in fields:
+        name, value = raw_name.decode(errors="replace").lower(), raw_value.decode(errors="replace")
+        headers[name] = f"{headers[name]}, {value}" if name in headers else value
+    return headers
 
 
 def _body(flow: http.HTTPFlow) -> Json:

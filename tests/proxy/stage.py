@@ -83,7 +83,8 @@ class Stage:
         return list(read_calls((session or self.session).log.folder.calls))
 
     def flows(self, session: Session | None = None) -> list[HTTPFlow]:
-        return read_flows((session or self.session).log.folder.flows)
+        path = (session or self.session).log.folder.flows
+        return read_flows(path) if path.exists() else []
 
     def base_url(self, session: Session | None = None) -> str:
         return f"http://127.0.0.1:{self.proxy.base_url_port}/s/{(session or self.session).id}"
