@@ -5,6 +5,7 @@ import logging
 import socket
 from collections.abc import Sequence
 from contextlib import suppress
+from contextvars import Context, copy_context
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -19,6 +20,7 @@ from tornado.platform.asyncio import BaseAsyncIOLoop
 
 from polar_mitm.home import home
 from polar_mitm.proxy.context import keep_masters_apart
+from polar_mitm.proxy.standalone import Standalone
 
 START_LIMIT_S = 60.0
 """Ports open within a second on an idle machine; this is for a very busy one."""
@@ -52,6 +54,7 @@ class _Embedded:
 
     _master: Master | None = None
     _run: asyncio.Task[None] | None = None
+    _context: Context
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -61,13 +64,8 @@ class _Embedded:
     async def stop(self) -> None:
         """End calls, ports and connections. mitmproxy leaves the last two open, for it ends with its process."""
         assert self._master and self._run
-        self._master.shutdown()
-        await asyncio.wait([self._run])
-        server: Proxyserver = self._master.addons.get("proxyserver")
-        await server.servers.update([])
-        await _hang_up(server)
-        if isinstance(self._master, WebMaster):
-            _close_page(self._master)
+        # Whoever stops it may be another task than the one that started it, to which this mitmproxy is unknown.
+        await asyncio.create_task(_end(self._master, self._run), context=self._context)
 
     async def wait(self) -> None:
         """Until the proxy ends by itself. Raises what it ended with."""
@@ -76,7 +74,7 @@ class _Embedded:
 
     async def _start(self, master: Master) -> None:
         """Run it until it serves. Raises ProxyFailed, with what mitmproxy logged or raised."""
-        self._master = master
+        self._master, self._context = master, copy_context()
         # It would end this whole process on an error at start; here that becomes ProxyFailed.
         master.addons.remove(check := master.addons.get("errorcheck"))
         check.finish()
@@ -147,6 +145,13 @@ class EmbeddedProxy(_Embedded):
         await self._start(master)
         server: Proxyserver = master.addons.get("proxyserver")
         self.port, self.base_url_port = (server.servers[mode].listen_addrs[0][1] for mode in modes)
+        try:
+            for addon in self.addons:
+                if isinstance(addon, Standalone):  # whose session is open only once its engine has answered
+                    await addon.border.opened()
+        except asyncio.CancelledError:
+            await self.stop()
+            raise
         return self
 
     def _make(self, opts: options.Options) -> Master:
@@ -174,6 +179,16 @@ class FlowReader(_Embedded):
         master.options.update(web_port=self.web_port, rfile=str(self.flows), **WEB)
         await self._start(master)
         return self
+
+
+async def _end(master: Master, run: asyncio.Task[None]) -> None:
+    master.shutdown()
+    await asyncio.wait([run])
+    server: Proxyserver = master.addons.get("proxyserver")
+    await server.servers.update([])
+    await _hang_up(server)
+    if isinstance(master, WebMaster):
+        _close_page(master)
 
 
 async def _hang_up(server: Proxyserver) -> None:

@@ -19,6 +19,8 @@ SCHEMA: dict[str, Any] = {
 """Left to choose its words, `tiny` never comes to the end of a string."""
 CALLING = Reply("", tool_calls=[(TOOL, LIST)])
 PROMPT = "Say hello."
+WARNINGS = ("error", "ignore::pytest.PytestUnraisableExceptionWarning")
+"""Every warning of an SDK is an error. What the collector finds meanwhile is another test's."""
 MAX_TOKENS = 512
 """Enough for the longest answer that `tiny` gives; a forced call of its is some 30 tokens."""
 

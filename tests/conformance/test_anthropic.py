@@ -9,12 +9,12 @@ from anthropic import AsyncAnthropic, AuthenticationError, BadRequestError, Inte
 from anthropic.types import Message
 
 from tests.conformance.conftest import Front
-from tests.conformance.sampled import CALLING, HELLO, MAX_TOKENS, PROMPT, SCHEMA, Sampled, known, last
+from tests.conformance.sampled import CALLING, HELLO, MAX_TOKENS, PROMPT, SCHEMA, WARNINGS, Sampled, known, last
 from tests.fakes.vllm import Reply
 from tests.proxy.asks import TOOL
 from tests.proxy.stage import Stage
 
-pytestmark = pytest.mark.filterwarnings("error")
+pytestmark = pytest.mark.filterwarnings(*WARNINGS)
 
 ASKED: dict[str, Any] = {
     "model": "claude-9",

@@ -10,14 +10,14 @@ from google.genai import errors, types
 
 from polar_mitm.proxy.sessions import Step
 from tests.conformance.conftest import Front
-from tests.conformance.sampled import CALLING, HELLO, MAX_TOKENS, PROMPT, SCHEMA, Sampled, known, last
+from tests.conformance.sampled import CALLING, HELLO, MAX_TOKENS, PROMPT, SCHEMA, WARNINGS, Sampled, known, last
 from tests.conftest import Staged
 from tests.fakes.vllm import Reply
 from tests.proxy.asks import GOOGLE_ARRAY, TOOL
 from tests.proxy.stage import Stage
 
 # The one warning let through is about how the SDK itself uses aiohttp.
-pytestmark = pytest.mark.filterwarnings("error", "ignore:Inheritance class AiohttpClientSession:DeprecationWarning")
+pytestmark = pytest.mark.filterwarnings(*WARNINGS, "ignore:Inheritance class AiohttpClientSession:DeprecationWarning")
 
 MODEL = "gemini-9"
 TEXT = types.GenerateContentConfig(max_output_tokens=MAX_TOKENS)

@@ -9,13 +9,13 @@ from openai import AsyncOpenAI, AuthenticationError, BadRequestError, InternalSe
 from openai.types.chat import ChatCompletion
 
 from tests.conformance.conftest import Front
-from tests.conformance.sampled import CALLING, HELLO, MAX_TOKENS, PROMPT, SCHEMA, Sampled, known, last
+from tests.conformance.sampled import CALLING, HELLO, MAX_TOKENS, PROMPT, SCHEMA, WARNINGS, Sampled, known, last
 from tests.conftest import Staged
 from tests.fakes.vllm import Reply
 from tests.proxy.asks import TOOL
 from tests.proxy.stage import Stage
 
-pytestmark = pytest.mark.filterwarnings("error")
+pytestmark = pytest.mark.filterwarnings(*WARNINGS)
 
 ASKED: dict[str, Any] = {
     "model": "gpt-9",

@@ -22,6 +22,8 @@ class Reply:
     finish_reason: str = "stop"
     stop_reason: str | None = None
     delay_s: float = 0.0
+    hold: asyncio.Event | None = None
+    """Answer no sooner than this is set."""
     status: int = 200
     error: str = ""
     token_ids: bool = True
@@ -87,12 +89,16 @@ class FakeVllm:
     async def _chat(self, request: web.Request) -> web.Response:
         body = await request.json()
         if body.get("max_tokens") == 1:
+            if self.probe.hold:
+                await self.probe.hold.wait()
             return web.json_response(_completion(body, self.probe, "."))
         self.requests.append(body)
         reply = self.script.pop(0) if len(self.script) > 1 else self.script[0]
         self.running += 1
         try:
             await asyncio.sleep(reply.delay_s)
+            if reply.hold:
+                await reply.hold.wait()
         except asyncio.CancelledError:
             self.cancelled += 1
             raise

@@ -7,7 +7,7 @@ import asyncio
 import base64
 import ssl
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -30,6 +30,7 @@ from polar_mitm.proxy.sessions import Session
 from tests.fakes.vllm import FakeVllm, Reply
 from tests.proxy.asks import Ask
 
+TICK_S = 0.02
 LIMIT_S = 20.0
 """For any one exchange, on a busy machine."""
 
@@ -66,6 +67,15 @@ class Stage:
     out: Path
     http: aiohttp.ClientSession
     sessions: list[Session] = field(default_factory=list)
+    late_s: float = 0.0
+    """How late this event loop, which the proxy shares, has run in all: what a busy machine takes from every limit."""
+
+    async def measure(self) -> None:
+        """Keep `late_s`, for as long as it is not cancelled."""
+        while True:
+            asked = time.monotonic() + TICK_S
+            await asyncio.sleep(TICK_S)
+            self.late_s += time.monotonic() - asked
 
     @property
     def session(self) -> Session:
@@ -109,13 +119,17 @@ class Stage:
         kwargs |= {"proxy": self.proxy_url(session), "ssl": self.trust}
         return await self.request("POST", f"https://{ask.host}{ask.target}", **_parts(ask, kwargs))
 
-    async def request(self, method: str, url: str, **kwargs: Any) -> Got:
+    async def request(
+        self, method: str, url: str, *, watch: Callable[[Got], object] = lambda got: None, **kwargs: Any
+    ) -> Got:
+        """Send the request; `watch` sees the answer as it grows."""
         began = time.monotonic()
         async with asyncio.timeout(LIMIT_S), self.http.request(method, url, **kwargs) as response:
             got = Got(response.status, response.headers, time.monotonic() - began, [], [])
             while piece := await response.content.readany():
                 got.pieces.append(piece)
                 got.at.append(time.monotonic() - began)
+                watch(got)
             return got
 
 
@@ -149,7 +163,9 @@ async def staged(
         async with EmbeddedProxy(core(border), **options) as proxy:
             stage = Stage(fake, engine, border, proxy, out, http)
             stage.open_session()
+            measuring = asyncio.create_task(stage.measure())
             yield stage
+            measuring.cancel()
 
 
 def client() -> aiohttp.ClientSession:
@@ -202,7 +218,7 @@ class Wire:
         self.writer.transport.abort()
 
 
-async def until(condition: Any, *, seconds: float = LIMIT_S) -> float:
+async def until(condition: Callable[[], object], *, seconds: float = LIMIT_S) -> float:
     """Wait until the condition holds; returns the seconds that took. TimeoutError when it never does."""
     began = time.monotonic()
     while not condition():

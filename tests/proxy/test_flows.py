@@ -2,6 +2,7 @@
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
@@ -40,7 +41,7 @@ async def test_a_flow_holds_the_request_and_the_answer_as_they_went_over_the_wir
 
 async def test_other_requests_of_a_known_session_are_kept_too_and_those_of_strangers_nowhere(stage: Staged) -> None:
     async with stage() as on:
-        through = {"proxy": on.proxy_url(), "ssl": on.trust}
+        through: dict[str, Any] = {"proxy": on.proxy_url(), "ssl": on.trust}
         await on.request("POST", "https://telemetry.invalid/v1/traces", json={"a": 1}, **through)
         await on.request("GET", f"http://127.0.0.1:{on.proxy.base_url_port}/v1/models")
         await on.post(CHAT, key="wrong")

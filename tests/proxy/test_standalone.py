@@ -20,8 +20,8 @@ from polar_mitm.proxy.addons import standalone
 from polar_mitm.proxy.master import EmbeddedProxy, ProxyFailed
 from tests.conftest import Sentinel
 from tests.fakes.vllm import FakeVllm, Reply
-from tests.ports import free_port
-from tests.proxy.asks import ANTHROPIC, CHAT, JSON_ASKS, streamed
+from tests.ports import free_port, wait_for_port
+from tests.proxy.asks import ANTHROPIC, CHAT, JSON_ASKS, Ask, streamed
 from tests.proxy.stage import Wire, client, until
 
 ADDON = Path(__file__).parents[2] / "addons" / "polar.py"
@@ -190,18 +190,41 @@ async def test_an_eager_connection_strategy_is_overridden_before_anything_can_be
 
 
 async def test_a_call_that_comes_while_the_engine_is_being_asked_waits_for_the_session(folder: Path) -> None:
-    async with FakeVllm(probe=Reply(delay_s=0.5)) as fake, client() as http:
+    answered, port = asyncio.Event(), free_port()
+    async with FakeVllm(probe=Reply(hold=answered)) as fake, client() as http:
         options: dict[str, Any] = {"polar_engine_url": fake.url, "polar_out": str(folder / "out")}
-        async with EmbeddedProxy(standalone(), **options) as proxy:
-            base = f"http://127.0.0.1:{proxy.base_url_port}"
-            for ask in (ANTHROPIC, streamed(CHAT)):
-                async with http.post(base + ask.target, json=ask.body, headers=ask.with_key("any").headers) as got:
-                    assert got.status == 200, await got.text()
-            async with http.post(base + CHAT.target, json=CHAT.body) as got:  # no key at all
-                assert got.status == 200
+        proxy = EmbeddedProxy(standalone(), base_url_port=port, **options)
+        starting = asyncio.create_task(proxy.__aenter__())
+
+        async def call(ask: Ask) -> int:
+            async with http.post(f"http://127.0.0.1:{port}{ask.target}", json=ask.body, headers=ask.headers) as got:
+                return got.status
+
+        await asyncio.to_thread(wait_for_port, port, seconds=START_S)
+        calls = [asyncio.create_task(call(ask)) for ask in (ANTHROPIC, streamed(CHAT))]
+        await asyncio.sleep(0.2)
+        assert not any(task.done() for task in (starting, *calls))
+        answered.set()
+        assert await asyncio.gather(*calls) == [200, 200]
+        await starting
         (path,) = (folder / "out").glob("ses_*")
-        assert len(list(read_calls(SessionFolder(path).calls))) == 3
+        await proxy.stop()
+        assert len(list(read_calls(SessionFolder(path).calls))) == 2
         assert SessionFolder(path).load().status == "completed"
+
+
+async def test_a_start_that_is_cancelled_leaves_nothing_behind(folder: Path) -> None:
+    port = free_port()
+    async with FakeVllm(probe=Reply(hold=asyncio.Event())) as fake:
+        options: dict[str, Any] = {"polar_engine_url": fake.url, "polar_out": str(folder / "out")}
+        starting = asyncio.create_task(EmbeddedProxy(standalone(), base_url_port=port, **options).__aenter__())
+        await asyncio.to_thread(wait_for_port, port, seconds=START_S)
+        starting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.wait_for(starting, 5)
+        with pytest.raises(OSError, match="Connect call failed"):
+            await asyncio.open_connection("127.0.0.1", port)
+        assert not (folder / "out").exists()
 
 
 @pytest.mark.parametrize(
