@@ -7,6 +7,7 @@ older Claude's name gets 88 kB). Facts are from runs of version 2.1.332.
 import json
 import platform
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -88,9 +89,16 @@ def answer(stdout: str) -> str:
             case {"type": "result", "result": str(text)}:
                 return text.strip()
             case {"type": "assistant", "parent_tool_use_id": None, "message": {"content": list(blocks)}}:
-                texts = [block["text"] for block in blocks if block.get("type") == "text"]
-                last = "\n".join(texts).strip() or last
+                last = "\n".join(_texts(blocks)).strip() or last
     return last
+
+
+def _texts(blocks: list[Any]) -> Iterator[str]:
+    """A program that the agent ran can have written to the same standard output: nothing in it is certain."""
+    for block in blocks:
+        match block:
+            case {"type": "text", "text": str(text)}:
+                yield text
 
 
 def _binary(folder: Path) -> Path:

@@ -1,6 +1,7 @@
 """One sample: a session opens at the proxy, the harness runs in its sandbox, the outcome is graded and written down."""
 
 import asyncio
+import logging
 import time
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
@@ -26,6 +27,8 @@ from polar_mitm.sandboxes.bridge import UnixBridge
 from polar_mitm.tasks.evaluators import evaluate
 from polar_mitm.tasks.scenario import Scenario
 from polar_mitm.tasks.workspace import Workspace
+
+logger = logging.getLogger(__name__)
 
 UNKNOWN_WINDOW = 32_768
 """Tokens that a harness plans with when the engine does not tell its window."""
@@ -82,6 +85,9 @@ async def run_sample(job: Job, sample: int) -> Outcome:
         raise
     except (SandboxError, OSError) as error:
         log.close("error", reason=str(error))
+    except Exception as error:  # the border of a sample: whatever broke here, the others go on
+        logger.exception("session %s failed", session.id)
+        log.close("error", reason=f"polar failed: {error!r}")
     finally:
         job.border.sessions.remove(session)
     return Outcome(folder.path, log.session, _calls(folder))
@@ -112,7 +118,7 @@ async def _run(job: Job, session: Session, folder: SessionFolder) -> None:
 async def _grade(job: Job, session: Session, folder: SessionFolder, workspace: Workspace, ended: Exit) -> None:
     """What came of it: the answer, the workspace's diff, the reward, the session's status."""
     stdout = folder.stdout.read_text(errors="replace") if folder.stdout.exists() else ""
-    folder.answer.write_text(job.harness.answer(stdout))
+    folder.answer.write_text(job.harness.answer(stdout), errors="replace")  # JSON can hold halves of surrogate pairs
     calls = _calls(folder)
     folder.workspace_diff.write_bytes(await workspace.diff())
     status, reason = _status(ended, folder, calls)

@@ -182,10 +182,13 @@ RESULT = {"type": "result", "subtype": "success", "result": " Paris. \n"}
         ([text_event("mine"), text_event("a sub-agent's", parent="toolu_1")], "mine"),
         ([{"type": "result", "subtype": "error_during_execution", "is_error": True}], ""),
         ([], ""),
+        # What a program run by the agent may have written to the same output.
+        ([text_event("mine"), {**text_event(""), "message": {"content": ["x", 1, {"type": "text"}]}}], "mine"),
+        (["words", 7, None], ""),
     ],
 )
 def test_claude_codes_answer_is_its_result_or_the_last_text_before_it_was_killed(
-    events: list[dict[str, Any]], answer: str
+    events: list[Any], answer: str
 ) -> None:
     lines = [json.dumps(event) for event in events]
     assert HARNESSES["claude-code"].answer("\n".join(lines)) == answer
