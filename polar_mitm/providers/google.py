@@ -117,7 +117,7 @@ def parse(request: Request, route: Route, body: Json) -> GoogleAsk:
         _note_rest(fields, ("model", "project", "userPromptId", "request"), notes)
         fields = fields.required("request")
         ids |= {"session_id": session_id} if (session_id := fields.text_or("sessionId")) else {}
-    return GoogleAsk(_chat(fields, notes), model, route.stream or False, ids, route.framing, wrapped)
+    return GoogleAsk(_chat(fields, notes), model, route.stream or False, ids, framing=route.framing, wrapped=wrapped)
 
 
 def _chat(fields: ProtoFields, notes: Notes) -> ChatRequest:
