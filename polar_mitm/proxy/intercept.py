@@ -14,6 +14,7 @@ from mitmproxy.tls import TlsData
 from polar_mitm.capture.record import Call, Delivery
 from polar_mitm.chat import CallError, Json
 from polar_mitm.providers import PROVIDERS, Provider, Request, Route, recognise, speaker
+from polar_mitm.proxy.body import LARGEST_BODY, read_object
 from polar_mitm.proxy.border import Border
 from polar_mitm.proxy.exchange import BROKE, Answer, Exchange
 from polar_mitm.proxy.loopback import TICKET_HEADER, Loopback, Waiting
@@ -23,8 +24,6 @@ from polar_mitm.proxy.view import annotate
 logger = logging.getLogger(__name__)
 
 HEALTH_HOST = "polar.local"
-CODINGS = frozenset({"", "identity", "gzip", "deflate", "br", "zstd"})
-"""Content codings that mitmproxy decodes."""
 REDACTED = "redacted"
 type DeliveryStatus = Literal["delivered", "partial", "aborted"]
 CLIENT_LEFT = 499
@@ -161,7 +160,8 @@ class Intercept:
         session = self.by_flow.get(flow)
         if session is None:
             raise CallError("unauthorized", "polar: this API key belongs to no open session")
-        ask = provider.parse(request, route, _body(flow))
+        _, body = _body(flow)
+        ask = provider.parse(request, route, body)
         await self._exchange(flow, Exchange(session, provider, request, ask))
 
     async def _exchange(self, flow: http.HTTPFlow, exchange: Exchange) -> None:
@@ -223,19 +223,10 @@ def _request(flow: http.HTTPFlow) -> Request:
     )
 
 
-def _body(flow: http.HTTPFlow) -> Json:
-    """The request's JSON object. Raises CallError naming what can't be read."""
-    coding = flow.request.headers.get("content-encoding", "").strip().lower()
-    if coding not in CODINGS:
-        raise CallError("unsupported_encoding", f"content-encoding {coding!r} is not one of {sorted(CODINGS - {''})}")
-    try:
-        content = flow.request.get_content() or b""
-        body = orjson.loads(content)
-    except ValueError as error:
-        raise CallError("invalid_request", f"the request body can't be read as JSON: {error}") from error
-    if not isinstance(body, dict):
-        raise CallError("invalid_request", "the request body is not a JSON object")
-    return body
+def _body(flow: http.HTTPFlow) -> tuple[bytes, Json]:
+    """The request's decoded body and the JSON object in it. Raises CallError naming what can't be read."""
+    codings = flow.request.headers.get("content-encoding", "")
+    return read_object(flow.request.raw_content or b"", codings, limit=LARGEST_BODY)
 
 
 def _elsewhere(flow: http.HTTPFlow, request: Request) -> http.Response:

@@ -72,10 +72,10 @@ async def test_a_body_that_cannot_be_read_is_a_400_in_the_providers_shape(ask: A
 @pytest.mark.parametrize("ask", JSON_ASKS, ids=str)
 async def test_an_unknown_content_coding_is_a_415_that_names_it(ask: Ask, stage: Staged) -> None:
     async with stage() as on:
-        for coding in ("snappy", "gzip, br"):
+        for coding in ("snappy", "gzip, lzw"):
             got = await on.post(ask, headers={"content-encoding": coding})
             assert (got.status, status_of(got.json)) == (415, INVALID[ask.provider])
-            assert repr(coding) in got.json["error"]["message"]
+            assert repr(coding.rpartition(", ")[2]) in got.json["error"]["message"]
 
 
 @pytest.mark.parametrize("coding", CODERS)
