@@ -17,6 +17,7 @@ from polar_mitm.chat import (
     Part,
     Sampling,
     Text,
+    Thinking,
     Tool,
     ToolResult,
     User,
@@ -36,9 +37,16 @@ NOT_SAMPLING: Final = frozenset({"model", "messages", "tools", *TOKEN_DATA})
 """Body fields that say no more than what is asked and of whom; all others are how the answer is sampled."""
 _NOT_TO_OVERRIDE: Final = NOT_SAMPLING | {"n", "tool_choice", "structured_outputs", "response_format", "top_logprobs"}
 
+_EFFORTS: Final = frozenset({"none", "minimal", "low", "medium", "high", "xhigh", "max"})
+"""The words that vLLM's `reasoning_effort` takes (0.32); it refuses the request for any other."""
+
 _SEED: Final = NotCarried(
     "seed",
     "never sent: samples of one task must differ, and a seed on a long prompt ends vLLM's CPU engine",
+)
+_BUDGET: Final = NotCarried(
+    "thinking.budget",
+    "vLLM enforces it by putting in the end of the thinking itself: tokens that the model did not sample",
 )
 
 
@@ -60,6 +68,17 @@ class Outgoing:
     def max_tokens(self) -> int | None:
         value = self.body.get("max_tokens")
         return value if isinstance(value, int) else None
+
+    @property
+    def prompt(self) -> Json:
+        """What the prompt is rendered from, as vLLM's /tokenize takes it, which knows no `reasoning_effort`."""
+        prompt: Json = {key: self.body[key] for key in ("model", "messages", "tools") if key in self.body}
+        template: Json = {}
+        if effort := self.body.get("reasoning_effort"):
+            # As vLLM's chat route hands it to the template (protocol.build_chat_params).
+            template = {"reasoning_effort": effort, "enable_thinking": effort != "none"}
+        template |= self.body.get("chat_template_kwargs", {})
+        return {**prompt, "chat_template_kwargs": template} if template else prompt
 
     def within(self, tokens: int | None) -> "Outgoing":
         """The same, asking for no more tokens than this; None is no limit."""
@@ -83,6 +102,7 @@ def compose(
     forced = _answer_form(request, body, force_regex, tool_choice_none, lost)
     if request.tools:
         body["tools"] = _tools(request.tools, body["tool_choice"], lost)
+    _thinking(request.thinking, body, lost)
     _sampling(request.sampling, overrides, body, lost)
     return Outgoing(body, forced, tuple(lost), body.get("max_tokens"))
 
@@ -198,6 +218,24 @@ def _tools(tools: tuple[Tool, ...], choice: str | Json, lost: list[NotCarried]) 
         why = "vLLM enforces it by a grammar, which would falsify the log-probabilities"
         lost.append(NotCarried("tools.strict", f"{why} (asked for {', '.join(strict)})"))
     return [tool_wire(tool if forced and tool.strict else replace(tool, strict=None)) for tool in tools]
+
+
+def _thinking(asked: Thinking, body: Json, lost: list[NotCarried]) -> None:
+    """The switches of the chat template; one that its template does not know, vLLM leaves out without a word.
+
+    Where the client said nothing, nothing is sent: the template's own default holds.
+    """
+    template: Json = {}
+    if asked.enabled is not None:
+        template["enable_thinking"] = asked.enabled
+    if asked.effort in _EFFORTS:
+        body["reasoning_effort"] = asked.effort
+    elif asked.effort:
+        template["reasoning_effort"] = asked.effort
+    if template:
+        body["chat_template_kwargs"] = template
+    if asked.budget is not None:
+        lost.append(_BUDGET)
 
 
 def _sampling(asked: Sampling, overrides: Mapping[str, Any], body: Json, lost: list[NotCarried]) -> None:
