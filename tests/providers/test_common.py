@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polar_mitm.chat import CallError, NotCarried, Text, ToolCall
-from polar_mitm.providers.base import Request
+from polar_mitm.chat import CallError, NotCarried, Text
+from polar_mitm.providers.base import Fate, Request
 from polar_mitm.providers.common import (
     INT64_MAX,
     Notes,
@@ -16,10 +16,11 @@ from polar_mitm.providers.common import (
     arguments_text,
     bounded_integer,
     bounded_number,
+    client_arguments,
     folded_system,
     header_ids,
-    raw_call,
     sent_arguments,
+    settle,
 )
 from polar_mitm.providers.fields import Fields
 
@@ -61,8 +62,35 @@ def test_argument_text_is_sent_byte_for_byte_unless_it_says_nothing(arguments: s
     assert sent_arguments(arguments) == sent
 
 
-def test_a_broken_call_is_shown_by_name_and_arguments() -> None:
-    assert raw_call(ToolCall("call_1", "Bash", '{"a')) == 'Bash {"a'
+def test_arguments_that_are_no_object_reach_a_client_under_a_key_of_their_own() -> None:
+    assert client_arguments('{"a": 1}') == {"a": 1}
+    assert client_arguments('{"a') == {"INVALID_JSON": '{"a'}
+
+
+FATES = {
+    "a": Fate("carried"),
+    "b": Fate("emulated", "otherwise"),
+    "c": Fate("ignored", "no use"),
+    "in.c": Fate("ignored", "no use inside"),
+    "in.d": Fate("refused", "not here"),
+}
+
+
+def test_a_field_is_noted_if_the_table_ignores_or_does_not_know_it() -> None:
+    notes = Notes()
+    settle(Fields({"a": 1, "b": 1, "c": 1, "x": 1, "y": None}), FATES, notes)
+    settle(Fields({"c": 1}, "l.3"), FATES, notes, "in")
+    assert notes.all() == (
+        NotCarried("c", "no use"),
+        NotCarried("x", "not a field that this API is known to have"),
+        NotCarried("l.*.c", "no use inside"),
+    )
+
+
+def test_a_field_that_the_table_refuses_is_refused_by_its_path() -> None:
+    with pytest.raises(CallError, match=r"^l\.3\.d: not here$") as caught:
+        settle(Fields({"d": 1}, "l.3"), FATES, Notes(), "in")
+    assert (caught.value.kind, caught.value.param) == ("invalid_request", "l.3.d")
 
 
 def test_a_folded_system_text_is_wrapped_in_exactly_these_tags() -> None:
