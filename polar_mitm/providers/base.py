@@ -47,7 +47,7 @@ type Action = Literal["generate", "count", "models", "fixed"]
 
 @dataclass(slots=True, frozen=True)
 class Route:
-    """What a path means. `model` is the one that the path names; `stream` and `framing` are Google's, said by the path."""
+    """What a path means. `model` is the one the path names; `stream` and `framing` are Google's, said by the path."""
 
     action: Action
     model: str | None = None
@@ -115,6 +115,10 @@ class Provider(Protocol):
 
     def render(self, ask: Any, reply: ChatReply) -> Json:
         """The whole reply as the provider's JSON body."""
+
+    def repairs(self, ask: Any, reply: ChatReply) -> tuple[str, ...]:
+        """What `render` and `stream` mended in the model's tool calls so that the client can act on them, each said
+        once. The record keeps what was sampled; these go beside it."""
 
     def stop_reason(self, body: Json) -> str:
         """Why the model stopped, in the provider's words, out of a rendered reply."""
