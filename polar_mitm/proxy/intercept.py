@@ -16,9 +16,11 @@ from polar_mitm.chat import CallError, Json
 from polar_mitm.providers import PROVIDERS, Provider, Request, Route, recognise, speaker
 from polar_mitm.proxy.body import LARGEST_BODY, read_object
 from polar_mitm.proxy.border import Border
-from polar_mitm.proxy.exchange import BROKE, Answer, Exchange
+from polar_mitm.proxy.exchange import BROKE, Answer, Exchange, Repeat
 from polar_mitm.proxy.loopback import TICKET_HEADER, Loopback, Waiting
+from polar_mitm.proxy.retries import RETRY_HEADER, Retries, Sampled, key_of, retry_count
 from polar_mitm.proxy.sessions import KEY_HEADERS, Session, UnknownSession, find_key, split_session_path
+from polar_mitm.proxy.side import side_answer
 from polar_mitm.proxy.view import annotate
 
 logger = logging.getLogger(__name__)
@@ -40,6 +42,7 @@ class Intercept:
         self.waiting: dict[str, Waiting] = {}
         self.by_connection: WeakKeyDictionary[Client, Session] = WeakKeyDictionary()
         self.by_flow: WeakKeyDictionary[http.HTTPFlow, Session | None] = WeakKeyDictionary()
+        self.retries: WeakKeyDictionary[Session, Retries] = WeakKeyDictionary()
         self._closing: asyncio.Task[None] | None = None
 
     def done(self) -> None:
@@ -93,10 +96,10 @@ class Intercept:
         request = _request(flow)
         found = recognise(request)
         try:
-            if found:
+            if found and found[1].action == "generate":
                 await self._call(flow, request, *found)
             else:
-                flow.response = _elsewhere(flow, request)
+                flow.response = await self._side(flow, request, *found) if found else _elsewhere(flow, request)
                 if request.method == "HEAD":  # Claude Code's look whether the API is there; only the headers may follow
                     flow.response.raw_content = b""
         except CallError as error:
@@ -156,17 +159,32 @@ class Intercept:
             waiting.exchange.failed(error)
         return _failed(provider, error)
 
+    async def _side(self, flow: http.HTTPFlow, request: Request, provider: Provider, route: Route) -> http.Response:
+        answer = await side_answer(self.by_flow.get(flow), provider, request, route, lambda: _body(flow)[1])
+        flow.comment = f"{route.action}: no turn, not recorded"
+        return _json(200, answer)
+
     async def _call(self, flow: http.HTTPFlow, request: Request, provider: Provider, route: Route) -> None:
         session = self.by_flow.get(flow)
         if session is None:
             raise CallError("unauthorized", "polar: this API key belongs to no open session")
-        _, body = _body(flow)
+        content, body = _body(flow)
         ask = provider.parse(request, route, body)
-        await self._exchange(flow, Exchange(session, provider, request, ask))
+        retries = self.retries.setdefault(session, Retries())
+        count, key = retry_count(request.headers), key_of(request, content)
+        if count and (first := retries.find(key, asyncio.get_running_loop().time())):
+            sign = f"{RETRY_HEADER} {count}, an equal body"
+            repeat = Repeat(session, provider, request, ask, original_id=first.call_id, shared=first.shared, sign=sign)
+            await self._exchange(flow, repeat, repeat.start())
+            return
+        exchange = Exchange(session, provider, request, ask)
+        task = exchange.start()
+        assert exchange.shared
+        retries.add(key, Sampled(exchange.call.identity.call_id, exchange.shared))
+        await self._exchange(flow, exchange, task)
 
-    async def _exchange(self, flow: http.HTTPFlow, exchange: Exchange) -> None:
+    async def _exchange(self, flow: http.HTTPFlow, exchange: Exchange, task: asyncio.Task[Answer]) -> None:
         """Wait for the answer in the hook; a stream that outlives the grace goes on through the loopback."""
-        task = asyncio.get_running_loop().create_task(exchange.run(), name=exchange.call.identity.call_id)
         waiting = self.waiting[flow.id] = Waiting(flow, exchange, task)
         task.add_done_callback(lambda _: annotate(flow, exchange.call))
         done, _ = await asyncio.wait([task], timeout=self.border.grace_s if exchange.ask.stream else None)
@@ -192,6 +210,7 @@ class Intercept:
 
     async def _conclude(self, waiting: Waiting, status: DeliveryStatus) -> None:
         """Close the call's record and store it, once."""
+        await waiting.exchange.settled()
         if self.waiting.pop(waiting.flow.id, None):
             call = _finish(waiting, status)
             await asyncio.to_thread(_store, waiting, call)
