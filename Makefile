@@ -39,8 +39,9 @@ lint: $(READY) ## ruff, mypy, import-linter
 	@$(BIN)/lint-imports
 
 .PHONY: schemas
-schemas: $(READY) ## write docs/schemas from the models
+schemas: $(READY) ## write docs/schemas from the models, docs/providers.md from the providers' tables
 	@$(BIN)/python -m polar_mitm.capture.schema docs/schemas
+	@$(BIN)/python -m polar_mitm.providers.fates docs/providers.md
 
 .PHONY: lock
 lock: $(READY) ## write requirements.lock anew from pyproject.toml

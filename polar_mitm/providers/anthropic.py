@@ -28,7 +28,7 @@ from polar_mitm.chat import (
     ToolResult,
     User,
 )
-from polar_mitm.providers.anthropic_fates import FATES, NO_SERVER_TOOLS
+from polar_mitm.providers.anthropic_fates import FATES, IDLE, NO_SERVER_TOOLS
 from polar_mitm.providers.anthropic_reply import (
     error,
     keepalive,
@@ -137,13 +137,17 @@ class _Found:
     """Names of deferred tools that a tool search, or the client, has put before the model."""
 
 
+def _settle(fields: Fields, notes: Notes, under: str = "") -> None:
+    settle(fields, FATES, IDLE, notes, under)
+
+
 def parse(request: Request, route: Route, body: Json) -> Ask:
     fields = Fields.of_body(body)
     found = _Found()
-    settle(fields, FATES, found.notes)
+    _settle(fields, found.notes)
     for name in ("tool_choice", "thinking", "output_config", "metadata"):
         if child := fields.child(name):
-            settle(child, FATES, found.notes, name)
+            _settle(child, found.notes, name)
     model = fields.text("model")
     messages = _messages(fields, found)
     tools, missing = _tools(fields, found)
@@ -225,7 +229,7 @@ def _system_blocks(fields: Fields, found: _Found) -> Iterator[str]:
 def _system_text(turn: Fields, found: _Found) -> str:
     """The text of a `role: system` message."""
     texts = []
-    settle(turn, FATES, found.notes, MESSAGE)
+    _settle(turn, found.notes, MESSAGE)
     for block in _blocks(turn, "content", required=False):
         if block.text("type") in TOOL_CHANGES:
             _tool_change(block, found)
@@ -260,7 +264,7 @@ def _user_turn(run: Iterable[Fields], found: _Found) -> tuple[list[ToolResult], 
             if text := _system_text(turn, found):
                 parts.append(folded_system(text))
             continue
-        settle(turn, FATES, found.notes, MESSAGE)
+        _settle(turn, found.notes, MESSAGE)
         blocks = _blocks(turn, "content")
         empty, left_out = (empty, True) if blocks else (turn, left_out)
         for block in blocks:
@@ -306,7 +310,7 @@ def _add_parts(messages: list[Message], parts: Sequence[Part]) -> None:
 
 
 def _tool_result(block: Fields, found: _Found) -> ToolResult:
-    settle(block, FATES, found.notes, BLOCK)
+    _settle(block, found.notes, BLOCK)
     call_id = block.text("tool_use_id")
     parts = tuple(part for inner in _blocks(block, "content", required=False) for part in _parts(inner, found))
     # A failure without a word would read as a success without output.
@@ -319,7 +323,7 @@ def _parts(block: Fields, found: _Found) -> Iterator[Part]:
     """A block of the user's side, or of a tool result, as parts of a message."""
     if _is_servers(block, found):
         return
-    settle(block, FATES, found.notes, BLOCK)
+    _settle(block, found.notes, BLOCK)
     match block.text("type"):
         case "text":
             yield Text(block.text("text"))
@@ -384,7 +388,7 @@ def _assistant(run: Sequence[Fields], found: _Found) -> Assistant:
     thoughts: list[str] = []
     calls: list[ToolCall] = []
     for turn in run:
-        settle(turn, FATES, found.notes, MESSAGE)
+        _settle(turn, found.notes, MESSAGE)
         for block in _blocks(turn, "content"):
             if _is_servers(block, found):
                 continue
@@ -393,7 +397,7 @@ def _assistant(run: Sequence[Fields], found: _Found) -> Assistant:
                 # The summary that stands for the conversation before it; null when the server failed to make one.
                 texts.append(block.text_or("content"))
                 continue
-            settle(block, FATES, found.notes, BLOCK)
+            _settle(block, found.notes, BLOCK)
             match kind:
                 case "text":
                     texts.append(block.text("text"))
@@ -430,7 +434,7 @@ def _tools(fields: Fields, found: _Found) -> tuple[tuple[Tool, ...], Mapping[str
 
 
 def _tool(spec: Fields, notes: Notes) -> Tool:
-    settle(spec, FATES, notes, "tools.*")
+    _settle(spec, notes, "tools.*")
     description = spec.text_or("description")
     if examples := [arguments_text(example.value) for example in spec.children("input_examples")]:
         description = "\n".join(filter(None, (description, "Examples of input:", *examples)))

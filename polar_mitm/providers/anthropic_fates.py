@@ -4,7 +4,7 @@
 ignored or refused as a whole has no rows for its parts.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from polar_mitm.providers.base import Fate
 
@@ -80,6 +80,8 @@ FATES: Mapping[str, Fate] = {
     "metadata": SESSION,
     "metadata.user_id": SESSION,
     "cache_control": CACHED,
+    "cache_control.type": CACHED,
+    "cache_control.ttl": CACHED,
     "context_management": Fate("ignored", "the conversation is never edited on the way to the model"),
     "compaction": EXTRA,
     # A continued thread holds the new messages only. Refused in these words, pi sends the whole conversation.
@@ -95,10 +97,15 @@ FATES: Mapping[str, Fate] = {
     "diagnostics": Fate("ignored", "the engine's prefix cache is not compared between requests"),
 }
 
-NOT_IN_THE_SDK: Mapping[str, str] = {
-    "temperature": "opencode and others on older SDKs; the newest models at Anthropic take no sampling fields",
-    "top_p": "opencode and others on older SDKs",
-    "top_k": "opencode and others on older SDKs",
-    "output_format": "older SDKs; Claude Code sends output_config.format",
+# Values of ignored fields that ask for nothing beyond what happens anyway.
+IDLE: Mapping[str, Sequence[object]] = {
+    "messages.*.content.*.caller": ({"type": "direct"},),
+    "messages.*.content.*.citations": ([], {"enabled": False}),
+    "tools.*.allowed_callers": (["direct"],),
+    "thinking.display": ("summarized",),
+    "context_management": ({"edits": []},),
+    "mcp_servers": ([],),
+    "fallbacks": ([],),
+    "service_tier": ("auto", "standard_only"),
+    "speed": ("standard",),
 }
-"""Fields that the official SDK no longer has, and who sends them."""

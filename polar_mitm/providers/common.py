@@ -68,12 +68,15 @@ def folded_system(text: str) -> Text:
 
 def object_repairs(calls: Sequence[ToolCall]) -> tuple[str, ...]:
     """What `client_arguments` mended, where the API takes a call's arguments as an object."""
-    mended = (
-        (call.name, "the arguments are no JSON object; the client is given them under a key of their own")
-        for call in calls
-        if INVALID_JSON in client_arguments(call.arguments)
-    )
-    return tuple(f"{name}: {what}" for name, what in mended)
+    found = []
+    for call in calls:
+        if call.arguments.strip() in NO_ARGUMENTS:
+            found.append(f"{call.name}: a call without arguments was given an empty object")
+        elif arguments_object(call.arguments) is None:
+            found.append(
+                f"{call.name}: the arguments are no JSON object; the client is given them under {INVALID_JSON}"
+            )
+    return tuple(found)
 
 
 class Notes:
@@ -95,17 +98,21 @@ class Notes:
 UNKNOWN = Fate("ignored", "not a field that this API is known to have")
 
 
-def settle(fields: Fields, fates: Mapping[str, Fate], notes: Notes, under: str = "") -> None:
+def settle(
+    fields: Fields, fates: Mapping[str, Fate], idle: Mapping[str, Sequence[object]], notes: Notes, under: str = ""
+) -> None:
     """Gives each field of this object the fate that the provider's table has for it.
 
-    `under` is the table's name for this object, empty for the body. An ignored field is noted, and so is one that the
-    table does not know. Raises CallError for a refused one. What is carried or emulated is read elsewhere.
+    `under` is the table's name for this object, empty for the body. An ignored field is noted, unless its value is an
+    idle one, which asks for nothing beyond what happens anyway; so is a field that the table does not know. Raises
+    CallError for a refused one. What is carried or emulated is read elsewhere.
     """
     for name in fields.present():
-        fate = fates.get(f"{under}.{name}" if under else name, UNKNOWN)
+        key = f"{under}.{name}" if under else name
+        fate = fates.get(key, UNKNOWN)
         if fate.kind == "refused":
             raise fields.error(name, fate.why)
-        if fate.kind == "ignored":
+        if fate.kind == "ignored" and fields.get(name) not in idle.get(key, ()):
             notes.add(fields.at(name), fate.why)
 
 

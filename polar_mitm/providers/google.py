@@ -6,6 +6,7 @@ of each field in `google_fates`, the other paths of that API in `google_side`.
 """
 
 import re
+from base64 import b64decode
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -34,7 +35,7 @@ from polar_mitm.chat import (
 from polar_mitm.providers.base import Request, Route
 from polar_mitm.providers.common import Notes, arguments_text, bounded_integer, bounded_number, header_ids, settle
 from polar_mitm.providers.fields import Fields
-from polar_mitm.providers.google_fates import FATES
+from polar_mitm.providers.google_fates import FATES, IDLE
 from polar_mitm.providers.google_reply import (
     GoogleAsk,
     error,
@@ -130,6 +131,10 @@ def _snake_case(name: str) -> str:
     return re.sub(r"[A-Z]", lambda letter: f"_{letter[0].lower()}", name)
 
 
+def _settle(fields: ProtoFields, notes: Notes, under: str = "") -> None:
+    settle(fields, FATES, IDLE, notes, under)
+
+
 def parse(request: Request, route: Route, body: Json) -> GoogleAsk:
     fields = ProtoFields.of_body(body)
     notes = Notes()
@@ -138,7 +143,7 @@ def parse(request: Request, route: Route, body: Json) -> GoogleAsk:
     model = route.model or fields.text_or("model")
     if wrapped:
         ids |= {"user_prompt_id": prompt_id} if (prompt_id := fields.text_or("userPromptId")) else {}
-        settle(fields, FATES, notes)
+        _settle(fields, notes)
         fields = fields.required("request")
         ids |= {"session_id": session_id} if (session_id := fields.text_or("sessionId")) else {}
         # Questions for a count name the model inside.
@@ -153,10 +158,10 @@ def parse(request: Request, route: Route, body: Json) -> GoogleAsk:
 
 
 def _chat(fields: ProtoFields, notes: Notes) -> ChatRequest:
-    settle(fields, FATES, notes)
+    _settle(fields, notes)
     tools, tool_choice = _tools(fields, notes)
     config = fields.child("generationConfig") or ProtoFields({}, fields.at("generationConfig"))
-    settle(config, FATES, notes, "generationConfig")
+    _settle(config, notes, "generationConfig")
     chat = ChatRequest(
         messages=_messages(fields, notes),
         tools=tools,
@@ -242,7 +247,7 @@ def _system(fields: ProtoFields, notes: Notes) -> str:
     content = fields.child("systemInstruction")
     if not content:
         return ""
-    settle(content, FATES, notes, "systemInstruction")
+    _settle(content, notes, "systemInstruction")
     texts = []
     for part in content.repeated("parts"):
         if part.has("text"):
@@ -265,11 +270,11 @@ def _user_turn(
     parts: list[Part] = []
     run = list(run)
     for content in run:
-        settle(content, FATES, notes, CONTENT)
+        _settle(content, notes, CONTENT)
         for part in content.repeated("parts"):
-            settle(part, FATES, notes, PART)
+            _settle(part, notes, PART)
             if response := part.child("functionResponse"):
-                settle(response, FATES, notes, f"{PART}.functionResponse")
+                _settle(response, notes, f"{PART}.functionResponse")
                 call_id = waiting.answered_by(response)
                 results[call_id] = ToolResult(call_id, tuple(_result_parts(response, notes)))
             else:
@@ -308,10 +313,13 @@ def _parts(part: ProtoFields, notes: Notes) -> Iterator[Part]:
     if part.has("text"):
         yield Text(part.text("text"))
     elif blob := part.child("inlineData"):
+        _settle(blob, notes, f"{PART}.inlineData")
         kind, data = blob.text("mimeType"), blob.text("data")
         if kind.startswith("image/"):
             # Google's own SDK writes the URL-safe alphabet, which a data: URL has not.
             yield Image(f"data:{kind};base64,{data.translate(STANDARD_ALPHABET)}")
+        elif (text := _data_text(kind, data)) is not None:
+            yield Text(text)
         else:
             notes.add(part.at("inlineData"), f"{kind}: the model reads text and images only")
             yield Text(UNREADABLE_FILE)
@@ -319,6 +327,16 @@ def _parts(part: ProtoFields, notes: Notes) -> Iterator[Part]:
         yield Text(UNREADABLE_FILE)
     else:
         _other_part(part, notes)
+
+
+def _data_text(kind: str, data: str) -> str | None:
+    """The text of inline data of a text type; None for anything else."""
+    if not kind.startswith("text/") and kind != "application/json":
+        return None
+    try:
+        return b64decode(data.translate(STANDARD_ALPHABET), validate=True).decode()
+    except ValueError:
+        return None
 
 
 STANDARD_ALPHABET = str.maketrans("-_", "+/")
@@ -334,12 +352,12 @@ def _assistant(run: Iterable[ProtoFields], notes: Notes) -> Assistant:
     text, reasoning = "", ""
     calls: list[ToolCall] = []
     for content in run:
-        settle(content, FATES, notes, CONTENT)
+        _settle(content, notes, CONTENT)
         for part in content.repeated("parts"):
-            settle(part, FATES, notes, PART)
+            _settle(part, notes, PART)
             # A streamed answer comes back as the pieces it was streamed in, so pieces join without a seam.
             if call := part.child("functionCall"):
-                settle(call, FATES, notes, f"{PART}.functionCall")
+                _settle(call, notes, f"{PART}.functionCall")
                 call_id = call.text_or("id") or _id_from(part.path)
                 calls.append(ToolCall(call_id, call.text("name"), arguments_text(call.object("args") or {})))
             elif part.has("text") and part.flag("thought"):
@@ -356,20 +374,20 @@ def _assistant(run: Iterable[ProtoFields], notes: Notes) -> Assistant:
 def _tools(fields: ProtoFields, notes: Notes) -> tuple[tuple[Tool, ...], ToolChoice]:
     tools: list[Tool] = []
     for group in fields.repeated("tools"):
-        settle(group, FATES, notes, "tools.*")
+        _settle(group, notes, "tools.*")
         tools.extend(_tool(spec, notes) for spec in group.repeated("functionDeclarations"))
     config = fields.child("toolConfig")
     if config:
-        settle(config, FATES, notes, "toolConfig")
+        _settle(config, notes, "toolConfig")
     calling = config and config.child("functionCallingConfig")
     if not calling:
         return tuple(tools), ToolChoice()
-    settle(calling, FATES, notes, "toolConfig.functionCallingConfig")
+    _settle(calling, notes, "toolConfig.functionCallingConfig")
     return _choice(calling, tuple(tools), notes)
 
 
 def _tool(spec: ProtoFields, notes: Notes) -> Tool:
-    settle(spec, FATES, notes, DECLARATION)
+    _settle(spec, notes, DECLARATION)
     name, description = spec.text("name"), spec.text_or("description")
     if (parameters := spec.object("parametersJsonSchema")) is not None:
         return Tool(name, description, parameters)
@@ -422,7 +440,7 @@ def _thinking(config: ProtoFields, notes: Notes) -> Thinking:
     thinking = config.child("thinkingConfig")
     if not thinking:
         return Thinking()
-    settle(thinking, FATES, notes, "generationConfig.thinkingConfig")
+    _settle(thinking, notes, "generationConfig.thinkingConfig")
     level = thinking.text_or("thinkingLevel").lower()
     effort = level if level not in ("", "thinking_level_unspecified") else None
     # -1 leaves the amount to the model.

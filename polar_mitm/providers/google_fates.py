@@ -3,7 +3,7 @@
 `*` stands for a position in a list. An object that is ignored or refused as a whole has no rows for its parts.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from polar_mitm.providers.base import Fate
 
@@ -27,6 +27,9 @@ FATES: Mapping[str, Fate] = {
     "contents.*.parts.*.thought": CARRIED,
     "contents.*.parts.*.thoughtSignature": Fate("emulated", "accepted unread, in every form"),
     "contents.*.parts.*.inlineData": Fate("carried", "images; other media leave a placeholder and a note"),
+    "contents.*.parts.*.inlineData.data": CARRIED,
+    "contents.*.parts.*.inlineData.mimeType": CARRIED,
+    "contents.*.parts.*.inlineData.displayName": Fate("ignored", "chat templates have no place for a file's name"),
     "contents.*.parts.*.fileData": Fate("ignored", "nothing is fetched from the network; a placeholder stands for it"),
     "contents.*.parts.*.functionCall": CARRIED,
     "contents.*.parts.*.functionCall.id": CARRIED,
@@ -136,13 +139,18 @@ FATES: Mapping[str, Fate] = {
     "enabledCreditTypes": Fate("ignored", "nothing is billed here"),
 }
 
-NOT_IN_THE_SDK: Mapping[str, str] = {
-    "model": "Gemini CLI with a Google login; the SDK names the model in the path",
-    "sessionId": "Gemini CLI with a Google login",
-    "request": "Gemini CLI with a Google login",
-    "project": "Gemini CLI with a Google login",
-    "userPromptId": "Gemini CLI with a Google login",
-    "enabledCreditTypes": "Gemini CLI with a Google login",
-    "generationConfig._responseJsonSchema": "former versions of the JavaScript SDK",
+# Values of ignored fields that ask for nothing beyond what happens anyway.
+IDLE: Mapping[str, Sequence[object]] = {
+    "toolConfig.functionCallingConfig.streamFunctionCallArguments": (False,),
+    "toolConfig.includeServerSideToolInvocations": (False,),
+    "contents.*.parts.*.functionCall.willContinue": (False,),
+    "contents.*.parts.*.functionResponse.willContinue": (False,),
+    "generationConfig.responseLogprobs": (False,),
+    "generationConfig.responseModalities": ([], ["TEXT"]),
+    "generationConfig.audioTimestamp": (False,),
+    "generationConfig.enableAffectiveDialog": (False,),
+    "generationConfig.enableEnhancedCivicAnswers": (False,),
+    "safetySettings": ([],),
+    "labels": ({},),
+    "store": (False,),
 }
-"""Fields that the official SDK does not send, and who does."""

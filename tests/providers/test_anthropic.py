@@ -1,4 +1,3 @@
-
 """Anthropic Messages: what a request means, and what a reply looks like, down to the official SDK reading it."""
 
 import json
@@ -432,7 +431,10 @@ def test_every_tool_choice_has_its_counterpart(choice: Any, wanted: ToolChoice, 
 
 
 def test_examples_of_a_tools_input_stand_at_the_end_of_its_description() -> None:
-    asked = chat(user("hi"), tools=[{**READ, "input_examples": [{"path": "a.py"}], "allowed_callers": ["direct"]}])
+    asked = chat(
+        user("hi"),
+        tools=[{**READ, "input_examples": [{"path": "a.py"}], "allowed_callers": ["code_execution_20250825"]}],
+    )
     assert asked.tools == (Tool("Read", 'Reads a file\nExamples of input:\n{"path": "a.py"}', READ_SCHEMA),)
     assert asked.not_carried == (NotCarried("tools.*.allowed_callers", "nothing here runs Anthropic's server tools"),)
 
@@ -484,7 +486,7 @@ def test_what_only_anthropics_servers_do_is_noted_with_its_reason() -> None:
         user("hi"),
         container="c1",
         mcp_servers=[{"type": "url", "url": "https://e.org", "name": "e"}],
-        context_management={"edits": []},
+        context_management={"edits": [{"type": "clear_thinking_20251015"}]},
         output_config={"task_budget": {"type": "tokens", "total": 1}},
         tool_choice={"type": "auto", "mood": "good"},
     )
@@ -520,8 +522,10 @@ def test_the_session_in_the_metadata_is_found(user_id: str, session: dict[str, s
 
 
 def test_every_unknown_field_is_noted_and_the_meaningless_ones_are_not() -> None:
-    asked = chat(user("hi"), stream=False, cache_control={"type": "ephemeral"}, service_tier="auto", speed="fast")
-    assert [lost.field for lost in asked.not_carried] == ["service_tier", "speed"]
+    asked = chat(
+        user("hi"), stream=False, cache_control={"type": "ephemeral"}, service_tier="auto", speed="fast", hurry=1
+    )
+    assert [lost.field for lost in asked.not_carried] == ["speed", "hurry"]
 
 
 @pytest.mark.parametrize("thread", [{"type": "create"}, {"type": "continue", "previous_message_id": "msg_1"}])

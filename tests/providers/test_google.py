@@ -1,4 +1,3 @@
-
 """Google generateContent: what a request means, and what a reply looks like, down to the official SDK reading it."""
 
 import base64
@@ -351,6 +350,12 @@ def test_the_url_safe_alphabet_of_googles_sdk_becomes_the_alphabet_of_data_urls(
     assert message == User((Image(f"data:image/jpeg;base64,{base64.b64encode(bytes(range(240, 256))).decode()}"),))
 
 
+def test_a_text_file_is_read_as_text() -> None:
+    data = base64.urlsafe_b64encode("größe?>".encode()).decode()
+    asked = chat(user({"inlineData": {"mimeType": "text/plain", "data": data}}))
+    assert (asked.messages, asked.not_carried) == ((User((Text("größe?>"),)),), ())
+
+
 def test_a_file_that_is_no_image_leaves_a_trace_for_the_model_and_the_record() -> None:
     asked = chat(user({"text": "read"}, {"inlineData": {"mimeType": "application/pdf", "data": "JVBE"}}))
     assert asked.messages == (User((Text("read"), Text(google.UNREADABLE_FILE))),)
@@ -498,9 +503,16 @@ def test_sampling_is_carried_and_what_has_no_counterpart_is_noted() -> None:
         "presencePenalty": 0.5,
         "frequencyPenalty": -0.5,
         "candidateCount": 2,
-        "responseModalities": ["TEXT"],
+        "responseModalities": ["AUDIO"],
+        "responseLogprobs": False,
     }
-    asked = chat(user({"text": "hi"}), generationConfig=config, safetySettings=[], labels={"a": "b"})
+    asked = chat(
+        user({"text": "hi"}),
+        generationConfig=config,
+        safetySettings=[{"category": "X"}],
+        labels={"a": "b"},
+        store=False,
+    )
     assert asked.sampling == Sampling(100, 0.0, 0.5, 40, 0.5, -0.5, 5, ("END",))
     assert [lost.field for lost in asked.not_carried] == [
         "safetySettings",
