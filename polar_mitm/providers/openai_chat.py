@@ -38,6 +38,7 @@ from polar_mitm.providers.common import (
 from polar_mitm.providers.fields import Fields
 from polar_mitm.providers.openai_common import (
     ALLOWED_TOOLS_WHY,
+    ALWAYS_STRICT,
     CARRIED,
     Fates,
     api_error,
@@ -117,6 +118,20 @@ FATES: Fates = {
         "temperature top_p presence_penalty frequency_penalty stop seed stream stream_options "
         "stream_options.include_usage"
     ),
+    **under(
+        "response_format",
+        {
+            **carried("type json_schema json_schema.schema"),
+            **dict.fromkeys(("json_schema.name", "json_schema.description", "json_schema.strict"), ALWAYS_STRICT),
+        },
+    ),
+    **under(
+        "tool_choice",
+        {
+            **carried("type function function.name custom custom.name allowed_tools allowed_tools.mode"),
+            "allowed_tools.tools": ignored(ALLOWED_TOOLS_WHY),
+        },
+    ),
     "stream_options.include_obfuscation": emulated("streams carry no obfuscation"),
     "reasoning_effort": emulated("the chat template is told, where it takes such a setting"),
     "prompt_cache_key": emulated("kept as a harness id; the engine finds shared prefixes itself"),
@@ -135,7 +150,7 @@ FATES: Fates = {
     "service_tier": ignored("there is one engine"),
     "verbosity": ignored("the model takes no such setting"),
     "prompt_cache_retention": emulated(PREFIXES),
-    "prompt_cache_options": emulated(PREFIXES),
+    "prompt_cache_options": ignored(PREFIXES),
     "prediction": ignored("the engine does not speculate on given text"),
     "web_search_options": ignored("there is no search service"),
     "moderation": ignored("there is no moderation service"),
@@ -154,8 +169,11 @@ FATES: Fates = {
             **carried("type text refusal image_url image_url.url"),
             "image_url.detail": ignored("the engine scales images by its own rule"),
             "input_audio": ignored(READS),
-            "file": emulated("text is given as text; anything else is a placeholder, and noted"),
-            "prompt_cache_breakpoint": emulated(PREFIXES),
+            "file": CARRIED,
+            "file.filename": CARRIED,
+            "file.file_data": emulated("text is given as text; anything else is a placeholder, and noted"),
+            "file.file_id": emulated("there is no file store: a placeholder, and noted"),
+            "prompt_cache_breakpoint": ignored(PREFIXES),
         },
     ),
     **under(
@@ -167,7 +185,8 @@ FATES: Fates = {
         {
             **carried("type function function.name function.description function.parameters function.strict"),
             "custom": emulated("a function of one string, whose calls come back as custom ones"),
-            **carried("custom.name custom.description custom.format"),
+            **carried("custom.name custom.description custom.format custom.format.type custom.format.grammar"),
+            **carried("custom.format.grammar.definition custom.format.grammar.syntax"),
         },
     ),
     # What no SDK of OpenAI's declares and harnesses send to services like it.

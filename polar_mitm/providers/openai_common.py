@@ -151,6 +151,7 @@ def word_choice(fields: Fields, name: str, tools: Collection[object]) -> ToolCho
             raise fields.error(name, f"unknown choice {mode!r}; it is one of none, auto, required")
 
 
+ALWAYS_STRICT = emulated("the text is made to fit the schema whatever else is said of it")
 ALLOWED_TOOLS_WHY = "the model is given every declared tool: a changing list would change the prompt's prefix"
 
 

@@ -346,11 +346,12 @@ def _part(fields: Fields, notes: Notes) -> Part:
             note_fates(notes, fields, FATES, IDLE, within=PART)
             if fields.has("image_url"):
                 return image(fields, "image_url", fields.text("image_url"))
+            notes.add(fields.at("file_id"), "there is no file store")
             return placeholder("an image")
         case "input_file":
             return file_part(fields, notes, fields.at(kind))
         case "input_audio":
-            notes.add(fields.at(kind), FATES[f"{PART}.input_audio"].why)
+            notes.add(fields.at(kind), "the model reads text and images")
             return placeholder("an audio recording")
         case "computer_screenshot":
             notes.add(fields.at(kind), SCREENSHOT)

@@ -7,7 +7,17 @@ is ignored or refused as a whole.
 
 from typing import Any
 
-from polar_mitm.providers.openai_common import CARRIED, Fates, carried, emulated, ignored, refused, under
+from polar_mitm.providers.openai_common import (
+    ALLOWED_TOOLS_WHY,
+    ALWAYS_STRICT,
+    CARRIED,
+    Fates,
+    carried,
+    emulated,
+    ignored,
+    refused,
+    under,
+)
 
 NO_USERS = "the engine knows no users"
 NO_STORE = "nothing is stored at the service"
@@ -18,6 +28,10 @@ NO_SETTING = "the model takes no such setting"
 TEMPLATE = emulated("the chat template is told, where it takes such a setting")
 SCALES = ignored("the engine scales images by its own rule")
 NO_MEANING = emulated("ids and states of replayed items say nothing to a model")
+FORMAT: Fates = {
+    **carried("type schema"),
+    **dict.fromkeys(("name", "description", "strict"), ALWAYS_STRICT),
+}
 MODEL_CALLS = ignored("the model itself makes every call")
 
 FATES: Fates = {
@@ -26,6 +40,8 @@ FATES: Fates = {
     ),
     "text": CARRIED,
     "text.format": CARRIED,
+    **under("text.format", FORMAT),
+    **under("tool_choice", {**carried("type mode name"), "tools": ignored(ALLOWED_TOOLS_WHY)}),
     "text.verbosity": ignored(NO_SETTING),
     "reasoning": CARRIED,
     "reasoning.effort": TEMPLATE,
@@ -49,7 +65,7 @@ FATES: Fates = {
     "metadata": ignored(NO_STORE),
     "moderation": ignored("there is no moderation service"),
     "personality": ignored(NO_SETTING),
-    "prompt_cache_options": emulated(PREFIXES),
+    "prompt_cache_options": ignored(PREFIXES),
     "prompt_cache_retention": emulated(PREFIXES),
     "safety_identifier": ignored(NO_USERS),
     "service_tier": ignored("there is one engine"),
@@ -73,8 +89,12 @@ FATES: Fates = {
                     **dict.fromkeys(("env", "user"), ignored("the model's function has no such argument")),
                 },
             ),
-            "operation": CARRIED,
-            "environment": NO_MEANING,
+            **carried("operation operation.type operation.path operation.diff summary.*.type summary.*.text"),
+            **carried(
+                "output.*.stdout output.*.stderr output.*.outcome output.*.outcome.type output.*.outcome.exit_code"
+            ),
+            "environment": ignored("the model has one place to run commands in"),
+            "async": ignored("calls are answered in turn"),
             "max_output_length": NO_MEANING,
             "caller": MODEL_CALLS,
             "phase": ignored("chat templates have no place for it"),
@@ -83,21 +103,21 @@ FATES: Fates = {
             "reasoning.effort": TEMPLATE,
             "text": CARRIED,
             "text.format": CARRIED,
+            **under("text.format", FORMAT),
         },
     ),
     **under(
         "input.*.content.*",
         {
             **carried("type text refusal image_url"),
-            "annotations": NO_MEANING,
-            "logprobs": NO_MEANING,
+            "annotations": ignored("the model reads text and images"),
+            "logprobs": ignored("the model reads text and images"),
             "detail": SCALES,
-            "input_audio": ignored("the model reads text and images"),
-            "file_id": ignored("there is no file store"),
-            "file_url": ignored("nothing is fetched from the network"),
+            "file_id": emulated("there is no file store: a placeholder, and noted"),
+            "file_url": emulated("nothing is fetched from the network: a placeholder, and noted"),
             "file_data": emulated("text is given as text; anything else is a placeholder, and noted"),
             "filename": CARRIED,
-            "prompt_cache_breakpoint": emulated(PREFIXES),
+            "prompt_cache_breakpoint": ignored(PREFIXES),
         },
     ),
     **under(
@@ -106,6 +126,9 @@ FATES: Fates = {
             **carried("type name description parameters strict format format.type format.syntax format.definition"),
             "tools": emulated("a namespace's tools are functions with its name before theirs"),
             "environment": emulated("a local shell is a function; one of the service's is left out"),
+            "environment.type": CARRIED,
+            "environment.skills": CARRIED,
+            **under("environment.skills.*", carried("name description path")),
             "execution": emulated("a search that the client runs is a function; one of the service's is left out"),
             "defer_loading": ignored("every declared tool is given to the model at once"),
             "output_schema": ignored("chat templates have no place for a result's schema"),
@@ -128,6 +151,10 @@ IDLE: dict[str, tuple[Any, ...]] = {
     "reasoning.context": ("auto",),
     "reasoning.mode": ("standard",),
     "input.*.action.env": ({},),
+    "input.*.async": (False,),
+    "input.*.environment": ({"type": "local"},),
+    "input.*.content.*.annotations": ([],),
+    "input.*.content.*.logprobs": ([],),
     "input.*.content.*.detail": ("auto",),
     "input.*.caller": ({"type": "direct"},),
     "tools.*.defer_loading": (False,),

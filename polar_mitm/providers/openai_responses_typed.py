@@ -5,7 +5,7 @@ again. Tools that only OpenAI runs are not here.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import orjson
@@ -173,15 +173,23 @@ def run_here(tool: Fields) -> bool:
 
 
 def offered(tool: Fields) -> Tool:
-    """The function that the model is given; a client that searches tools says itself how it wants to be asked."""
+    """The function that the model is given, with what the client says of its skills, or of how it searches."""
     function = TYPED[tool.text("type")].tool
-    if function.name != "tool_search":
-        return function
-    return Tool(
-        function.name,
-        tool.text_or("description") or function.description,
-        tool.object("parameters") or function.parameters,
-    )
+    match function.name:
+        case "shell":
+            environment = tool.child("environment") or Fields({})
+            skills = [
+                f"- {skill.text('name')} ({skill.text('path')}): {skill.text_or('description')}"
+                for skill in environment.children("skills")
+            ]
+            return replace(
+                function, description="\n".join([function.description, *(["Skills:"] if skills else []), *skills])
+            )
+        case "tool_search":
+            description = tool.text_or("description") or function.description
+            return Tool(function.name, description, tool.object("parameters") or function.parameters)
+        case _:
+            return function
 
 
 def shell_result(item: Fields) -> str:
