@@ -27,7 +27,7 @@ reads: `python -m polar_mitm.providers.fates docs/providers.md`.
 |---|---|
 | carried | the model or the sampler gets what was said |
 | emulated | the same end by other means, which the last column names |
-| ignored | left out on purpose; the call's record names the field under `not_carried`, with the reason |
+| ignored | left out on purpose; the call's record names the field and the reason, unless the value asks for nothing |
 | refused | the request is answered with the provider's own 400 |
 
 `*` stands for a position in a list. An object that is ignored or refused as a whole has no rows for its parts. A field
