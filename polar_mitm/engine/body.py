@@ -4,9 +4,12 @@ The rule behind the details: a grammar masks the sampler, and vLLM's log-probabi
 policy's own. So nothing here turns a grammar on unless the answer's form is forced, and then the answer is marked so.
 """
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
+
+import orjson
 
 from polar_mitm.chat import (
     ChatRequest,
@@ -44,6 +47,8 @@ _SEED: Final = NotCarried(
     "seed",
     "never sent: samples of one task must differ, and a seed on a long prompt ends vLLM's CPU engine",
 )
+_ARGUMENTS: Final = "messages.*.tool_calls.*.function.arguments"
+
 _BUDGET: Final = NotCarried(
     "thinking.budget",
     "vLLM enforces it by putting in the end of the thinking itself: tokens that the model did not sample",
@@ -113,10 +118,43 @@ def has_images(request: ChatRequest) -> bool:
 
 def _messages(request: ChatRequest, text_only: bool, lost: list[NotCarried]) -> list[Json]:
     images = sum(_image_count(message) for message in request.messages)
-    if not images or not text_only:
-        return [message_wire(message) for message in request.messages]
-    lost.append(NotCarried("images", f"{images} replaced by a line of text: the served model takes text only"))
-    return [message_wire(_without_images(message)) for message in request.messages]
+    if images and text_only:
+        lost.append(NotCarried("images", f"{images} replaced by a line of text: the served model takes text only"))
+        messages = [message_wire(_without_images(message)) for message in request.messages]
+    else:
+        messages = [message_wire(message) for message in request.messages]
+    faults = {_mend_call(call) for message in messages for call in message.get("tool_calls", ())} - {None}
+    lost.extend(NotCarried(_ARGUMENTS, str(fault)) for fault in sorted(filter(None, faults)))
+    return messages
+
+
+def _mend_call(call: Json) -> str | None:
+    """Give a call of the history arguments that every vLLM can render; what was lost by that, None when nothing was.
+
+    A template takes the arguments as an object. vLLM 0.32 puts {} where the text is none, older releases refuse the
+    request, and a model that once wrote such a call would never get past it.
+    """
+    function, said = call["function"], call["function"]["arguments"]
+    if said.strip() in ("", "null"):
+        function["arguments"] = "{}"
+        return None
+    try:
+        if isinstance(orjson.loads(said), dict):
+            return None
+    except orjson.JSONDecodeError:
+        pass  # there is more that Python's reader, and so vLLM, takes for JSON
+    try:
+        value = json.loads(said)
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
+        function["arguments"] = "{}"
+        return "no JSON object: the model is shown {} in its place"
+    text = json.dumps(value, ensure_ascii=False)
+    if (whole := text.encode(errors="replace").decode()) != text:
+        function["arguments"] = whole
+        return "half of a character has no UTF-8 form: the model is shown ? in its place"
+    return None
 
 
 def _image_count(message: Message) -> int:

@@ -419,7 +419,7 @@ async def test_no_answer_in_time_is_a_timeout_and_closes_the_connection(server: 
     assert error.kind == "timeout"
 
 
-async def test_cancelling_closes_the_connection(server: Server) -> None:
+async def test_P122_cancelling_closes_the_connection(server: Server) -> None:
     server.delay_s = 60
     async with Engine(server.url) as engine:
         call = asyncio.create_task(engine.chat(HELLO))
@@ -556,7 +556,7 @@ async def test_a_real_text_model_gets_a_placeholder_for_an_image(engine_url: str
 
 
 @pytest.mark.live
-async def test_a_real_engine_gives_up_a_cancelled_call_within_a_second(engine_url: str) -> None:
+async def test_P122_a_real_engine_gives_up_a_cancelled_call_within_a_second(engine_url: str) -> None:
     async with Engine(engine_url) as engine, aiohttp.ClientSession() as session:
 
         async def running() -> float:
