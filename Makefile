@@ -43,6 +43,11 @@ schemas: $(READY) ## write docs/schemas from the models, docs/providers.md from 
 	@$(BIN)/python -m polar_mitm.capture.schema docs/schemas
 	@$(BIN)/python -m polar_mitm.providers.fates docs/providers.md
 
+# Linux x64 only. Not part of CI: it fetches a harness from npm, and its output is committed.
+.PHONY: wire
+wire: $(READY) ## record what a real harness sends: make wire HARNESS=pi
+	@$(BIN)/python -m tests.wire.record $(HARNESS)
+
 .PHONY: lock
 lock: $(READY) ## write requirements.lock anew from pyproject.toml
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.12 --generate-hashes --no-emit-index-url \
