@@ -48,6 +48,10 @@ schemas: $(READY) ## write docs/schemas from the models, docs/providers.md from 
 wire: $(READY) ## record what a real harness sends: make wire HARNESS=pi
 	@$(BIN)/python -m tests.wire.record $(HARNESS)
 
+.PHONY: bench-keepalive
+bench-keepalive: $(READY) ## hold a stream of each provider open for a minute and measure its longest silence
+	@$(BIN)/python -m bench.keepalive 60
+
 .PHONY: lock
 lock: $(READY) ## write requirements.lock anew from pyproject.toml
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.12 --generate-hashes --no-emit-index-url \

@@ -91,6 +91,25 @@ async def test_tool_calls_have_one_id_in_the_answer_the_record_and_the_next_prom
         assert b"engine-0" not in got.body
 
 
+BROKEN = '{"cmd": "ls'
+
+
+@pytest.mark.parametrize("ask", JSON_ASKS, ids=str)
+async def test_P032_what_was_mended_for_the_client_is_on_the_record_beside_what_was_sampled(
+    ask: Ask, stage: Staged
+) -> None:
+    async with stage(Reply("", tool_calls=[(TOOL, BROKEN)]), CALLING) as on:
+        for asked in (with_tool(ask), with_tool(ask)):
+            assert (await on.post(asked)).status == 200
+        broken, whole = on.calls()
+        assert broken.response and whole.response
+        assert broken.response.tool_calls[0]["function"]["arguments"] == BROKEN
+        assert broken.checks.valid
+        assert whole.response.repairs == []
+        # OpenAI's clients take the argument text as it is, whatever it holds.
+        assert bool(broken.response.repairs) == (ask.provider in ("anthropic", "google"))
+
+
 @pytest.mark.parametrize(
     ("reply", "told"),
     [
