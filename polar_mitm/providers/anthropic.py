@@ -258,25 +258,25 @@ def _user_turn(run: Iterable[Fields], found: _Found) -> tuple[list[ToolResult], 
     results: list[ToolResult] = []
     parts: list[Part] = []
     empty: Fields | None = None
-    left_out = False
     for turn in run:
         if _role(turn) == "system":
             if text := _system_text(turn, found):
                 parts.append(folded_system(text))
             continue
         _settle(turn, found.notes, MESSAGE)
+        before = len(results) + len(parts)
         blocks = _blocks(turn, "content")
-        empty, left_out = (empty, True) if blocks else (turn, left_out)
         for block in blocks:
             if block.text("type") == "tool_result":
                 results.append(_tool_result(block, found))
             else:
                 parts.extend(_parts(block, found))
-    if not parts and not results:
-        if left_out:
+        if not blocks:
+            empty = turn
+        elif len(results) + len(parts) == before:
             parts.append(Text(LEFT_OUT))
-        elif empty:
-            raise empty.error("", "user messages must have non-empty content")
+    if empty and not parts and not results:
+        raise empty.error("", "user messages must have non-empty content")
     return results, parts
 
 

@@ -271,7 +271,8 @@ def _user_turn(
     run = list(run)
     for content in run:
         _settle(content, notes, CONTENT)
-        for part in content.repeated("parts"):
+        before, given = len(results) + len(parts), content.repeated("parts")
+        for part in given:
             _settle(part, notes, PART)
             if response := part.child("functionResponse"):
                 _settle(response, notes, f"{PART}.functionResponse")
@@ -279,14 +280,14 @@ def _user_turn(
                 results[call_id] = ToolResult(call_id, tuple(_result_parts(response, notes)))
             else:
                 parts.extend(_parts(part, notes))
+        if given and len(results) + len(parts) == before:
+            parts.append(Text(LEFT_OUT))
     if waiting.open:
         rule = "the number of function response parts is equal to the number of function call parts"
         names = ", ".join(call.name for call in waiting.open)
         raise run[0].error("", f"no response to {names}. Please ensure that {rule} of the function call turn.")
     if not parts and not results:
-        if not any(content.repeated("parts") for content in run):
-            raise run[0].error("parts", "contents.parts must not be empty")
-        parts.append(Text(LEFT_OUT))
+        raise run[0].error("parts", "contents.parts must not be empty")
     return [results[call.id] for call in calls], parts
 
 
