@@ -95,7 +95,7 @@ class Toolbox:
                 continue
             tool, declared = _declaration(inner, namespace)
             if about:  # said once, with the namespace's first tool
-                tool = replace(tool, description=f"{about}\n\n{tool.description}".strip())
+                tool = replace(tool, description="\n\n".join(filter(None, (about, tool.description))))
                 about = ""
             yield tool, declared
 
