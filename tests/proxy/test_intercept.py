@@ -155,7 +155,7 @@ UPGRADE = (
 )
 
 
-async def test_a_websocket_is_refused_with_a_426_on_both_ways_in(stage: Staged) -> None:
+async def test_P046_P048_a_websocket_is_refused_with_a_426_on_both_ways_in_and_is_no_call(stage: Staged) -> None:
     async with stage() as on:
         async with Wire(on.proxy.base_url_port) as wire:
             await wire.send(UPGRADE)
@@ -167,6 +167,7 @@ async def test_a_websocket_is_refused_with_a_426_on_both_ways_in(stage: Staged) 
             await wire.tunnel("api.openai.com", on.session, on.trust)
             await wire.send(UPGRADE)
             assert (await wire.response())[0] == 426
+        assert on.calls() == []
 
 
 # The forms that HTTP allows
