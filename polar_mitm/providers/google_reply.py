@@ -46,11 +46,11 @@ def stop_reason(body: Json) -> str:
 
 
 def _parts(reply: ChatReply) -> list[Json]:
+    if not reply.tool_calls and not reply.text.strip():
+        # Clients take an answer of thoughts alone for a broken stream, and ask again. Blanks are no answer to them.
+        return [{"text": reply.reasoning + reply.text}]
     parts: list[Json] = [{"text": reply.text}] if reply.text else []
     parts += [_function_call(call) for call in reply.tool_calls]
-    if not parts:
-        # Clients take an answer of thoughts alone for a broken stream, and ask again.
-        return [{"text": reply.reasoning}]
     return [{"text": reply.reasoning, "thought": True}, *parts] if reply.reasoning else parts
 
 

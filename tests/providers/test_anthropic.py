@@ -26,6 +26,7 @@ from polar_mitm.chat import (
     ToolResult,
     Usage,
     User,
+    message_wire,
 )
 from polar_mitm.providers import anthropic
 from polar_mitm.providers.base import Ask, Request, Route
@@ -407,6 +408,16 @@ def test_a_tool_added_in_the_middle_of_the_conversation_is_given_to_the_model() 
     asked = chat(user("hi"), {"role": "system", "content": [change]}, tools=[deferred])
     assert [tool.name for tool in asked.tools] == ["Monitor"]
     assert asked.messages == (User((Text("hi"),)),)
+
+
+def test_P039_in_every_tool_turn_an_assistant_message_has_text_or_calls_and_ids_stay_as_they_are() -> None:
+    turns = [message for n in range(3) for message in (assistant(use(f"toolu_{n}")), user(result(f"toolu_{n}")))]
+    wires = [message_wire(message) for message in chat(user("hi"), *turns, assistant(), user("go")).messages]
+    assert [wire["role"] for wire in wires] == ["user", *["assistant", "tool"] * 3, "user"]
+    said = [wire for wire in wires if wire["role"] == "assistant"]
+    assert [wire["tool_calls"][0]["id"] for wire in said] == ["toolu_0", "toolu_1", "toolu_2"]
+    assert [wire["tool_call_id"] for wire in wires if wire["role"] == "tool"] == ["toolu_0", "toolu_1", "toolu_2"]
+    assert all(isinstance(wire["content"], str) for wire in wires)
 
 
 def test_P037_a_beta_header_alone_changes_no_tool() -> None:

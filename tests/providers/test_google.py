@@ -715,6 +715,7 @@ def test_P100_the_last_chunk_and_no_other_has_the_finish_reason_and_the_usage(re
 def test_P101_an_answer_of_thoughts_alone_is_shown_as_text() -> None:
     assert parts_of(google.render(ASK, a_reply(reasoning="Only thoughts."))) == [{"text": "Only thoughts."}]
     assert parts_of(sse_chunks(ASK, a_reply(reasoning="Only thoughts."))[0]) == [{"text": "Only thoughts."}]
+    assert parts_of(google.render(ASK, a_reply("\n\n", "Hm."))) == [{"text": "Hm.\n\n"}]
 
 
 @pytest.mark.parametrize("reply", REPLIES)

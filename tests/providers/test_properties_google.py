@@ -69,6 +69,9 @@ def test_every_framing_of_a_stream_holds_the_same_chunks(reply: ChatReply) -> No
 def test_an_answer_never_ends_with_thoughts_only_and_never_without_a_part(reply: ChatReply) -> None:
     parts = google.render(ASK, reply)["candidates"][0]["content"]["parts"]
     assert parts and not parts[-1].get("thought")
+    if reply.reasoning.strip():
+        assert any(part["text"].strip() for part in parts if "text" in part)
+        assert reply.tool_calls or parts[-1]["text"].strip()
 
 
 words = st.sampled_from(["a", "b\n", "é"])
