@@ -404,6 +404,15 @@ async def test_the_field_at_fault_is_passed_on(server: Server) -> None:
         assert (await failure(engine)).param == "temperature"
 
 
+async def test_P093_an_answer_that_streams_though_nobody_asked_is_no_answer(server: Server) -> None:
+    stream = 'data: {"choices": [{"delta": {"content": "hi"}}]}\n\ndata: [DONE]\n\n'
+    server.chats = [Reply(stream, 200, "text/event-stream")]
+    async with Engine(server.url) as engine:
+        error = await failure(engine)
+    assert error.kind == "engine"
+    assert "answered with text/event-stream instead of JSON" in error.message
+
+
 async def test_an_engine_that_has_died_is_an_engine_error(server: Server) -> None:
     async with Engine(server.url) as engine:
         engine.url = "http://127.0.0.1:9"
