@@ -24,7 +24,9 @@ from polar_mitm.sandboxes import RunSpec, UnixBridge
 from polar_mitm.sandboxes.bwrap import BASE_PORT, CA, CA_BUNDLE, PROXY_PORT, Bwrap
 from tests.ports import free_port, wait_for_port
 from tests.wire.canned import DONE, Answer, Asked, CannedProvider, Json, serving
-from tests.wire.fixtures import EXPECTED, summaries
+from tests.wire.docs import DOCS, with_table
+from tests.wire.fixtures import DIFFERENCES, EXPECTED, fixtures, summaries
+from tests.wire.oracle import Oracle, comparable, explain
 from tests.wire.scenes import AGENT, HAND_BACK, SPAWN, SUB_INSTRUCTION, WIRES, Scene, Wire
 from tests.wire.scrub import Scrubber
 
@@ -90,15 +92,15 @@ def _filled(answer: Answer, text: str) -> Answer:
 
 async def record(wire: Wire, installed: Path, only: str | None) -> list[Json]:
     """The fixtures of a harness, each with its file name under `file`."""
-    fixtures: list[Json] = []
+    recorded: list[Json] = []
     for scene in wire.scenes:
         if only and scene.name != only:
             continue
-        recorded = await _run(wire, scene, installed)
-        print(f"{wire.name} {scene.name}: {', '.join(label for label, _ in recorded)}", flush=True)
+        requests = await _run(wire, scene, installed)
+        print(f"{wire.name} {scene.name}: {', '.join(label for label, _ in requests)}", flush=True)
         scrubber = Scrubber()
-        fixtures += [_fixture(wire, scene, label, asked, scrubber) for label, asked in recorded]
-    return fixtures
+        recorded += [_fixture(wire, scene, label, asked, scrubber) for label, asked in requests]
+    return recorded
 
 
 def _fixture(wire: Wire, scene: Scene, label: str, asked: Asked, scrubber: Scrubber) -> Json:
@@ -210,12 +212,12 @@ def install(wire: Wire) -> Path:
     return folder
 
 
-def write(wire: Wire, fixtures: list[Json]) -> Path:
+def write(wire: Wire, recorded: list[Json]) -> Path:
     """Replace the harness's fixtures of this version."""
     folder = HERE / f"{wire.name}-{wire.version}"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
-    for number, fixture in enumerate(fixtures, start=1):
+    for number, fixture in enumerate(recorded, start=1):
         name = f"{number:02d}-{fixture['scene']}-{fixture['label']}.json"
         (folder / name).write_text(json.dumps(fixture, indent=1, ensure_ascii=False) + "\n")
     return folder
@@ -224,6 +226,16 @@ def write(wire: Wire, fixtures: list[Json]) -> Path:
 def write_summaries() -> None:
     """What polar makes of every fixture, for a person to read in the diff."""
     EXPECTED.write_text(json.dumps(summaries(), indent=1) + "\n")
+    DOCS.write_text(with_table(DOCS.read_text()))
+
+
+def write_differences(url: str) -> None:
+    """By fixture, why vLLM's own translation gives other ids. What the reasons mean is written by hand."""
+    oracle = Oracle(url)
+    table = json.loads(DIFFERENCES.read_bytes())
+    found = {fixture.id: explain(oracle, fixture) for fixture in comparable(fixtures())}
+    table["fixtures"] = {name: entry for name, entry in found.items() if entry}
+    DIFFERENCES.write_text(json.dumps(table, indent=1) + "\n")
 
 
 def main() -> None:
@@ -231,9 +243,12 @@ def main() -> None:
     parser.add_argument("harness", choices=WIRES, nargs="?")
     parser.add_argument("--installed", type=Path, help="a folder with node_modules, in place of an install")
     parser.add_argument("--scene", help="run this scene alone and write nothing")
-    parser.add_argument("--summaries", action="store_true", help="write expected.json anew from the fixtures, and end")
+    parser.add_argument("--summaries", action="store_true", help="write expected.json and the docs' table anew")
+    parser.add_argument("--oracle", metavar="URL", help="the same, and oracle_differences.json by the vLLM at this URL")
     arguments = parser.parse_args()
-    if arguments.summaries:
+    if arguments.oracle:
+        write_differences(arguments.oracle)
+    if arguments.summaries or arguments.oracle:
         write_summaries()
         return
     if arguments.harness is None:
@@ -241,11 +256,11 @@ def main() -> None:
     if problems := Bwrap().check():
         sys.exit("; ".join(problems))
     wire = WIRES[arguments.harness]
-    fixtures = asyncio.run(record(wire, arguments.installed or install(wire), arguments.scene))
+    recorded = asyncio.run(record(wire, arguments.installed or install(wire), arguments.scene))
     if arguments.scene:
-        print(json.dumps(fixtures, indent=1))
+        print(json.dumps(recorded, indent=1))
         return
-    print(f"{len(fixtures)} requests in {write(wire, fixtures)}")
+    print(f"{len(recorded)} requests in {write(wire, recorded)}")
     write_summaries()
 
 
