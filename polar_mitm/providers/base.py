@@ -93,6 +93,7 @@ class Provider(Protocol):
 
     @property
     def FATES(self) -> Mapping[str, Fate]: ...  # noqa: N802
+
     """By field of the body (dotted inside an object field): every field that the official SDK can send."""
 
     def recognise(self, request: Request) -> Route | None:

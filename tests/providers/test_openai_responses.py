@@ -554,8 +554,22 @@ EVERYTHING: Json = {
         {"type": "local_shell_call_output", "id": "c3", "output": "x"},
         {"type": "additional_tools", "role": "developer", "tools": [PATCH]},
         {"type": "web_search_call", "id": "ws"},
+        {"type": "shell_call", "call_id": "c4", "action": {"commands": ["ls"]}},
+        {"type": "apply_patch_call", "call_id": "c5", "operation": {"type": "delete_file", "path": "a"}},
+        {"type": "tool_search_call", "call_id": "c6", "execution": "client", "arguments": {"query": "q"}},
+        {"type": "shell_call_output", "call_id": "c4", "output": [
+            {"stdout": "a", "stderr": "", "outcome": {"type": "exit", "exit_code": 0}}]},
+        {"type": "apply_patch_call_output", "call_id": "c5", "status": "completed", "output": "ok"},
+        {"type": "tool_search_output", "call_id": "c6", "execution": "client", "tools": [PATCH]},
+        {"type": "configuration_update", "reasoning": {"effort": "low"}, "text": {"format": {"type": "text"}}},
+        {"type": "compaction", "encrypted_content": seal("s")},
+        {"type": "compaction_trigger"},
+        HI,
     ],
-    "tools": [SHELL, AGENTS, {"type": "local_shell"}, SEARCH],
+    "tools": [
+        SHELL, AGENTS, {"type": "local_shell"}, SEARCH, {"type": "apply_patch"},
+        {"type": "shell", "environment": {"type": "local", "skills": [{"name": "n", "path": "p", "description": "d"}]}},
+        {"type": "tool_search", "execution": "client", "parameters": {"type": "object"}}],
     "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "exec_command"}]},
     "text": {"format": {"type": "json_schema", "name": "n", "schema": {}}, "verbosity": "low"},
     "include": ["reasoning.encrypted_content"],
@@ -595,8 +609,9 @@ def test_parse_raises_nothing_but_call_errors_and_what_it_takes_can_be_answered(
 def test_one_of_everything_is_taken() -> None:
     chat = openai_responses.parse(Request("POST", "h", "/v1/responses"), Route("generate"), EVERYTHING).chat
     kinds = [type(message).__name__ for message in chat.messages]
-    assert kinds == ["System", "User", "Assistant", "ToolResult", "ToolResult", "ToolResult"]
-    assert len(chat.tools) == 5
+    results = ["ToolResult"] * 3
+    assert kinds == ["System", "User", "Assistant", *results, "Assistant", *results, "User", "User"]
+    assert len(chat.tools) == 7
 
 
 def test_a_text_reply_is_exactly_this_json() -> None:
