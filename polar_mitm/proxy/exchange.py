@@ -88,7 +88,8 @@ class Exchange:
 
     def _classified(self) -> tuple[Kind, str]:
         kind, reason = classify(self.request, self.ask, self.session.main)
-        if kind == "turn" and self.session.main is None:
+        # Where anyone may call, another opening is as likely another harness as a side request.
+        if kind == "turn" and self.session.main is None and self.session.identity.get("harness"):
             self.session.main = Opening.of(self.ask.chat)
         return kind, reason
 

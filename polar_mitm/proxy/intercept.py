@@ -180,6 +180,8 @@ class Intercept:
         exchange = Exchange(session, provider, request, ask)
         task = exchange.start()
         assert exchange.shared
+        if count:
+            exchange.call.origin.kind_reason += f"; {RETRY_HEADER} {count}, but no equal call left a sample"
         retries.add(key, Sampled(exchange.call.identity.call_id, exchange.shared))
         await self._exchange(flow, exchange, task)
 

@@ -43,7 +43,7 @@ class Session:
     script: tuple[Step, ...] | None = None
     """Scripted turns; after the last one, the model may only answer with text. None: the model chooses freely."""
     main: Opening | None = None
-    """How its first turn began: side requests are told by how they differ from it."""
+    """How its first turn began, where it is one run of one harness: side requests are told by how they differ."""
 
 
 class UnknownSession(Exception):

@@ -277,6 +277,18 @@ async def test_side_requests_take_no_step_of_a_script(stage: Staged) -> None:
         assert [call.origin.kind for call in on.calls(session)] == ["title", "subagent", "compaction", "turn"]
 
 
+@pytest.mark.parametrize("harness", ["qwen-code", None])
+async def test_an_unmarked_sub_agent_is_told_only_where_the_session_is_one_run_of_one_harness(
+    harness: str | None, stage: Staged
+) -> None:
+    other = body(with_tool(CHAT, "look"), messages=chat(("system", FILLER), ("user", "Look there.")))
+    async with stage() as on:
+        session = on.open_session(identity={"harness": harness})
+        for sent in (with_tool(CHAT), other):
+            assert (await on.post(sent, session=session)).status == 200
+        assert [call.origin.kind for call in on.calls(session)] == ["turn", "subagent" if harness else "turn"]
+
+
 async def test_a_sub_agent_and_the_main_turn_at_once_are_told_apart(stage: Staged) -> None:
     async with stage(Reply(delay_s=0.1)) as on:
         main = with_tool(streamed(ANTHROPIC))

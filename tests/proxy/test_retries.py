@@ -102,7 +102,9 @@ async def test_a_retry_of_a_call_whose_client_left_is_sampled(stage: Staged) -> 
             wire.abort()
         await until(lambda: on.fake.cancelled == 1)
         assert b"two" in (await on.post(CHAT, headers=AGAIN)).body
-        assert [call.origin.kind for call in on.calls()] == ["turn", "turn"]
+        left, retried = on.calls()
+        assert (left.origin.kind, retried.origin.kind) == ("turn", "turn")
+        assert retried.origin.kind_reason.endswith("; x-stainless-retry-count 1, but no equal call left a sample")
 
 
 async def test_a_retry_of_a_call_that_failed_is_sampled(stage: Staged) -> None:
