@@ -8,6 +8,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+import aiohttp
+
 from tests.fakes.vllm import Reply
 from tests.proxy.asks import STREAM_ASKS, Ask
 from tests.proxy.stage import Stage, staged
@@ -19,7 +21,9 @@ ALLOWED_S = 11.0
 async def longest_silence(on: Stage, ask: Ask, seconds: float) -> float:
     loop = asyncio.get_running_loop()
     sent = ask.with_key(on.session.token)
-    async with on.http.post(on.base_url() + sent.target, json=sent.body, headers=sent.headers) as response:
+    patient = aiohttp.ClientTimeout(total=None)
+    url = on.base_url() + sent.target
+    async with on.http.post(url, json=sent.body, headers=sent.headers, timeout=patient) as response:
         last = loop.time()
         longest, body = 0.0, b""
         while piece := await response.content.readany():
