@@ -39,8 +39,18 @@ lint: $(READY) ## ruff, mypy, import-linter
 	@$(BIN)/lint-imports
 
 .PHONY: schemas
-schemas: $(READY) ## write docs/schemas from the models
+schemas: $(READY) ## write docs/schemas from the models, docs/providers.md from the providers' tables
 	@$(BIN)/python -m polar_mitm.capture.schema docs/schemas
+	@$(BIN)/python -m polar_mitm.providers.fates docs/providers.md
+
+# Linux x64 only. Not part of CI: it fetches a harness from npm, and its output is committed.
+.PHONY: wire
+wire: $(READY) ## record what a real harness sends: make wire HARNESS=pi
+	@$(BIN)/python -m tests.wire.record $(HARNESS)
+
+.PHONY: bench-keepalive
+bench-keepalive: $(READY) ## hold a stream of each provider open for a minute and measure its longest silence
+	@$(BIN)/python -m bench.keepalive 60
 
 .PHONY: lock
 lock: $(READY) ## write requirements.lock anew from pyproject.toml

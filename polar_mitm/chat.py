@@ -94,6 +94,17 @@ class Sampling:
 
 
 @dataclass(slots=True, frozen=True)
+class Thinking:
+    """How much the client wants the model to think before it answers. None: it did not say."""
+
+    enabled: bool | None = None
+    effort: str | None = None
+    """`minimal`, `low`, `medium` or `high`; other words go to the template as they are."""
+    budget: int | None = None
+    """Most tokens of thinking."""
+
+
+@dataclass(slots=True, frozen=True)
 class NotCarried:
     """A field or tool of the client's request that the model was not given, and why (promise 6)."""
 
@@ -110,6 +121,7 @@ class ChatRequest:
     sampling: Sampling = Sampling()
     json_schema: Json | None = None
     """Structured output: the schema that the answer's text must satisfy; `{}` asks for any JSON object."""
+    thinking: Thinking = Thinking()
     not_carried: tuple[NotCarried, ...] = ()
 
 

@@ -69,6 +69,8 @@ class SessionRecord(BaseModel):
     prompt_tokens: int = 0
     """Sum over the calls of their whole prompts."""
     response_tokens: int = 0
+    not_carried: dict[str, int] = {}
+    """By field of the requests: on how many calls the model was not given it. Why is on each call."""
     polar_version: str = Field(default_factory=lambda: __version__)
 
 

@@ -9,6 +9,7 @@ import fcntl
 import math
 import os
 import threading
+from collections import Counter
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -35,7 +36,7 @@ class CallLog:
     """Appends calls to a file, which it creates (mode 0600) or continues.
 
     A torn last line of an earlier process is moved to `<file>.torn-<n>`; `torn` says so. The file is locked for other
-    logs until `close`. `calls`, `prompt_tokens` and `response_tokens` count what stands in the file.
+    logs until `close`. `calls`, `prompt_tokens`, `response_tokens` and `not_carried` count what stands in the file.
     Raises OSError, CallFileError when the file cannot be read, CallLogError when another process is writing it.
     """
 
@@ -45,6 +46,8 @@ class CallLog:
         self.calls = 0
         self.prompt_tokens = 0
         self.response_tokens = 0
+        self.not_carried: Counter[str] = Counter()
+        """By field of the request: the calls that had one which the model was not given."""
         self._durability = durability
         self._history = History()
         self._lock = threading.Lock()
@@ -117,6 +120,7 @@ class CallLog:
         self.calls += 1
         self.prompt_tokens += line.prompt.prefix_len + len(line.prompt.suffix_ids)
         self.response_tokens += len(line.response.response_ids) if line.response else 0
+        self.not_carried.update({lost.field for lost in line.request.not_carried})
 
     def _line(self, call: Call) -> CallLine:
         request, history = call.request, self._history

@@ -152,3 +152,4 @@ def recover(path: Path) -> SessionRecord:
 
 def _count(session: SessionRecord, log: CallLog) -> None:
     session.calls, session.prompt_tokens, session.response_tokens = log.calls, log.prompt_tokens, log.response_tokens
+    session.not_carried = dict(sorted(log.not_carried.items()))

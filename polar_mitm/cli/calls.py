@@ -8,7 +8,7 @@ import typer
 from polar_mitm.capture.reader import read_calls
 from polar_mitm.capture.session import SessionFolder
 from polar_mitm.cli.shell import BAD_USAGE, JsonFlag, err, exit_codes, out, print_json
-from polar_mitm.cli.tables import call_row, calls_table
+from polar_mitm.cli.tables import call_row, calls_table, not_carried
 
 
 def calls(
@@ -28,3 +28,6 @@ def calls(
     for path, rows in captured.items():
         out.print(f"[bold]{path}[/]")
         out.print(calls_table(rows))
+        if lost := not_carried(rows):
+            what = ", ".join(f"{field} x{count}" for field, count in lost.items())
+            out.print(f"the model was not given: {what}", markup=False, highlight=False)

@@ -1,5 +1,6 @@
 """The tables that commands print, and the same as rows for `--json`."""
 
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -74,9 +75,13 @@ def calls_table(rows: Iterable[dict[str, Any]]) -> Table:
             "yes" if row["valid"] else "[yellow]no[/]",
             str(len(row["not_carried"])),
             f"{row['seconds']:.1f}",
-            Text(row["what"]),
+            Text(_what(row)),
         )
     return table
+
+
+def _what(row: dict[str, Any]) -> str:
+    return str(row["what"]) if row["kind"] == "turn" else f"{row['kind']}: {row['what']}"
 
 
 def call_row(call: Call) -> dict[str, Any]:
@@ -92,6 +97,7 @@ def call_row(call: Call) -> dict[str, Any]:
         "parent_call_id": call.parent_call_id,
         "provider": call.origin.provider,
         "kind": call.origin.kind,
+        "kind_reason": call.origin.kind_reason,
         "prompt_tokens": len(call.prompt_ids),
         "response_tokens": len(response.response_ids) if response else 0,
         "mean_logprob": mean_logprob([call]),
@@ -103,6 +109,12 @@ def call_row(call: Call) -> dict[str, Any]:
         "not_carried": [lost.model_dump() for lost in call.request.not_carried],
         "what": " ".join(what.split())[:80],
     }
+
+
+def not_carried(rows: Iterable[dict[str, Any]]) -> dict[str, int]:
+    """By field of the requests: on how many of these calls the model was not given it, the most frequent first."""
+    counts = Counter(field for row in rows for field in {lost["field"] for lost in row["not_carried"]})
+    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 
 def mean_logprob(calls: Iterable[Call]) -> float | None:

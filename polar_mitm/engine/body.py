@@ -4,9 +4,12 @@ The rule behind the details: a grammar masks the sampler, and vLLM's log-probabi
 policy's own. So nothing here turns a grammar on unless the answer's form is forced, and then the answer is marked so.
 """
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
+
+import orjson
 
 from polar_mitm.chat import (
     ChatRequest,
@@ -17,6 +20,7 @@ from polar_mitm.chat import (
     Part,
     Sampling,
     Text,
+    Thinking,
     Tool,
     ToolResult,
     User,
@@ -36,9 +40,18 @@ NOT_SAMPLING: Final = frozenset({"model", "messages", "tools", *TOKEN_DATA})
 """Body fields that say no more than what is asked and of whom; all others are how the answer is sampled."""
 _NOT_TO_OVERRIDE: Final = NOT_SAMPLING | {"n", "tool_choice", "structured_outputs", "response_format", "top_logprobs"}
 
+_EFFORTS: Final = frozenset({"none", "minimal", "low", "medium", "high", "xhigh", "max"})
+"""The words that vLLM's `reasoning_effort` takes (0.32); it refuses the request for any other."""
+
 _SEED: Final = NotCarried(
     "seed",
     "never sent: samples of one task must differ, and a seed on a long prompt ends vLLM's CPU engine",
+)
+_ARGUMENTS: Final = "messages.*.tool_calls.*.function.arguments"
+
+_BUDGET: Final = NotCarried(
+    "thinking.budget",
+    "vLLM enforces it by putting in the end of the thinking itself: tokens that the model did not sample",
 )
 
 
@@ -60,6 +73,17 @@ class Outgoing:
     def max_tokens(self) -> int | None:
         value = self.body.get("max_tokens")
         return value if isinstance(value, int) else None
+
+    @property
+    def prompt(self) -> Json:
+        """What the prompt is rendered from, as vLLM's /tokenize takes it, which knows no `reasoning_effort`."""
+        prompt: Json = {key: self.body[key] for key in ("model", "messages", "tools") if key in self.body}
+        template: Json = {}
+        if effort := self.body.get("reasoning_effort"):
+            # As vLLM's chat route hands it to the template (protocol.build_chat_params).
+            template = {"reasoning_effort": effort, "enable_thinking": effort != "none"}
+        template |= self.body.get("chat_template_kwargs", {})
+        return {**prompt, "chat_template_kwargs": template} if template else prompt
 
     def within(self, tokens: int | None) -> "Outgoing":
         """The same, asking for no more tokens than this; None is no limit."""
@@ -83,6 +107,7 @@ def compose(
     forced = _answer_form(request, body, force_regex, tool_choice_none, lost)
     if request.tools:
         body["tools"] = _tools(request.tools, body["tool_choice"], lost)
+    _thinking(request.thinking, body, lost)
     _sampling(request.sampling, overrides, body, lost)
     return Outgoing(body, forced, tuple(lost), body.get("max_tokens"))
 
@@ -93,10 +118,43 @@ def has_images(request: ChatRequest) -> bool:
 
 def _messages(request: ChatRequest, text_only: bool, lost: list[NotCarried]) -> list[Json]:
     images = sum(_image_count(message) for message in request.messages)
-    if not images or not text_only:
-        return [message_wire(message) for message in request.messages]
-    lost.append(NotCarried("images", f"{images} replaced by a line of text: the served model takes text only"))
-    return [message_wire(_without_images(message)) for message in request.messages]
+    if images and text_only:
+        lost.append(NotCarried("images", f"{images} replaced by a line of text: the served model takes text only"))
+        messages = [message_wire(_without_images(message)) for message in request.messages]
+    else:
+        messages = [message_wire(message) for message in request.messages]
+    faults = {_mend_call(call) for message in messages for call in message.get("tool_calls", ())} - {None}
+    lost.extend(NotCarried(_ARGUMENTS, str(fault)) for fault in sorted(filter(None, faults)))
+    return messages
+
+
+def _mend_call(call: Json) -> str | None:
+    """Give a call of the history arguments that every vLLM can render; what was lost by that, None when nothing was.
+
+    A template takes the arguments as an object. vLLM 0.32 puts {} where the text is none, older releases refuse the
+    request, and a model that once wrote such a call would never get past it.
+    """
+    function, said = call["function"], call["function"]["arguments"]
+    if said.strip() in ("", "null"):
+        function["arguments"] = "{}"
+        return None
+    try:
+        if isinstance(orjson.loads(said), dict):
+            return None
+    except orjson.JSONDecodeError:
+        pass  # there is more that Python's reader, and so vLLM, takes for JSON
+    try:
+        value = json.loads(said)
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
+        function["arguments"] = "{}"
+        return "no JSON object: the model is shown {} in its place"
+    text = json.dumps(value, ensure_ascii=False)
+    if (whole := text.encode(errors="replace").decode()) != text:
+        function["arguments"] = whole
+        return "half of a character has no UTF-8 form: the model is shown ? in its place"
+    return None
 
 
 def _image_count(message: Message) -> int:
@@ -198,6 +256,24 @@ def _tools(tools: tuple[Tool, ...], choice: str | Json, lost: list[NotCarried]) 
         why = "vLLM enforces it by a grammar, which would falsify the log-probabilities"
         lost.append(NotCarried("tools.strict", f"{why} (asked for {', '.join(strict)})"))
     return [tool_wire(tool if forced and tool.strict else replace(tool, strict=None)) for tool in tools]
+
+
+def _thinking(asked: Thinking, body: Json, lost: list[NotCarried]) -> None:
+    """The switches of the chat template; one that its template does not know, vLLM leaves out without a word.
+
+    Where the client said nothing, nothing is sent: the template's own default holds.
+    """
+    template: Json = {}
+    if asked.enabled is not None:
+        template["enable_thinking"] = asked.enabled
+    if asked.effort in _EFFORTS:
+        body["reasoning_effort"] = asked.effort
+    elif asked.effort:
+        template["reasoning_effort"] = asked.effort
+    if template:
+        body["chat_template_kwargs"] = template
+    if asked.budget is not None:
+        lost.append(_BUDGET)
 
 
 def _sampling(asked: Sampling, overrides: Mapping[str, Any], body: Json, lost: list[NotCarried]) -> None:

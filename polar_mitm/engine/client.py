@@ -9,6 +9,8 @@ so their log-probabilities are not the policy's own, and lets the model leave a 
 
 import asyncio
 import contextlib
+import logging
+import random
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,12 +25,20 @@ from polar_mitm.engine.body import TOKEN_DATA, Outgoing, compose, has_images
 from polar_mitm.engine.refusals import Refusal, call_error, read_refusal
 from polar_mitm.engine.sample import Completion, Sample, TokenData, holds_to, read_completion, read_sample, token_data
 
+logger = logging.getLogger(__name__)
+
 __all__ = ["Capabilities", "Engine", "EngineNotReady", "EngineUnfit", "EngineUnreachable", "Sample"]
 
 _CONNECT_S: Final = 10.0
 _PROBE_S: Final = 180.0
 """The first answer of a vLLM on a loaded CPU machine took 34 s; a grammar's first use adds 5 s."""
-_COUNT_S: Final = 30.0
+_COUNT_S: Final = 60.0
+"""vLLM counts 120,000 tokens in 0.4 s on two idle cores; the rest is for a machine that is busy sampling."""
+_RECOUNT_S: Final = 10.0
+"""For the true length of a prompt that was refused: the client waits for its error meanwhile."""
+_OVERLOADED: Final = (429, 503)
+_FIRST_PAUSE_S: Final = 0.5
+_LONGEST_PAUSE_S: Final = 10.0
 _KEEP_ALIVE_S: Final = 4.0
 """Under the 5 s after which vLLM closes an idle connection: a request must not meet a connection being closed."""
 _CERTAIN: Final = -1000.0
@@ -74,6 +84,8 @@ class _Answer:
     json: bool
     content_type: str
     raw: bytes
+    retry_after_s: float | None
+    """How long the engine wants to be left alone, where it says so."""
 
 
 class Engine:
@@ -153,40 +165,94 @@ class Engine:
     ) -> Sample:
         """Have the request sampled. Cancelling closes the connection, and vLLM gives the request up.
 
-        `overrides` are vLLM sampling fields that win over what the client asked. `force_regex` fixes the whole answer.
+        An overloaded engine is asked again until the call's time limit: told of it, harnesses send up to 40 requests
+        for the one. `overrides` are vLLM sampling fields that win over what the client asked. `force_regex` fixes the
+        whole answer.
         Raises CallError: context_overflow, overloaded, engine, timeout, invalid_request or too_large.
         """
+        deadline = asyncio.get_running_loop().time() + self._timeout_s
         try:
-            async with asyncio.timeout(self._timeout_s), self._places:
-                return await self._chat(request, overrides, force_regex, tool_choice_none)
+            async with asyncio.timeout_at(deadline), self._places:
+                return await self._chat(request, overrides, force_regex, tool_choice_none, deadline)
         except TimeoutError as error:
             raise CallError("timeout", f"{self.url} did not answer within {self._timeout_s:.0f} s") from error
 
+    async def count(self, request: ChatRequest, *, overrides: Mapping[str, Any] = {}) -> int:
+        """Tokens of the request's prompt, by the served template and tokenizer. It waits for no place among the calls.
+
+        Raises CallError: overloaded, engine, timeout, invalid_request or too_large.
+        """
+        while True:
+            text_only = self._text_only
+            outgoing = compose(request, model=self.capabilities.model, overrides=overrides, text_only=text_only)
+            try:
+                async with asyncio.timeout(_COUNT_S):
+                    answer = await self._post("/tokenize", outgoing.prompt)
+            except TimeoutError as error:
+                raise CallError("timeout", f"{self.url}/tokenize did not answer within {_COUNT_S:.0f} s") from error
+            if answer.status == 200:
+                return self._counted(answer)
+            refusal = read_refusal(answer.status, answer.raw)
+            if not self._learn(refusal, request, text_only):
+                raise call_error(refusal, url=self.url, model=self.capabilities.model)
+
     async def _chat(
-        self, request: ChatRequest, overrides: Mapping[str, Any], force_regex: str | None, tool_choice_none: bool
+        self,
+        request: ChatRequest,
+        overrides: Mapping[str, Any],
+        force_regex: str | None,
+        tool_choice_none: bool,
+        deadline: float,
     ) -> Sample:
         served = self.capabilities
         room = served.max_model_len
         shortened = False
         while True:
+            text_only = self._text_only
             outgoing = compose(
                 request,
                 model=served.model,
                 overrides=overrides,
                 force_regex=force_regex,
                 tool_choice_none=tool_choice_none,
-                text_only=self._text_only,
+                text_only=text_only,
             ).within(room)
-            answer = await self._post("/v1/chat/completions", outgoing.body)
+            answer = await self._taken(outgoing, deadline)
             if answer.status == 200:
                 return self._read(answer, outgoing, force_regex)
             refusal = read_refusal(answer.status, answer.raw)
-            if refusal.refuses_images and has_images(request) and not self._text_only:
-                self._text_only = True
-            elif not shortened and (fitting := refusal.room(outgoing.max_tokens)):
+            if self._learn(refusal, request, text_only):
+                continue
+            if not shortened and (fitting := refusal.room(outgoing.max_tokens)):
                 room, shortened = fitting, True
             else:
                 raise await self._as_error(refusal, outgoing)
+
+    async def _taken(self, outgoing: Outgoing, deadline: float) -> _Answer:
+        """The engine's answer, once it has one: while it is overloaded it is asked again, ever more rarely.
+
+        The refusal itself where the next try would come after the deadline.
+        """
+        now = asyncio.get_running_loop().time
+        pause = _FIRST_PAUSE_S
+        while True:
+            answer = await self._post("/v1/chat/completions", outgoing.body)
+            if answer.status not in _OVERLOADED:
+                return answer
+            # Calls that were refused together must not come back together.
+            wait = max(answer.retry_after_s or 0, pause) * random.uniform(1, 1.25)
+            if now() + wait >= deadline:
+                return answer
+            if pause == _FIRST_PAUSE_S:
+                logger.warning("polar: the engine at %s is overloaded (%d): calls wait", self.url, answer.status)
+            pause = min(2 * pause, _LONGEST_PAUSE_S)
+            await asyncio.sleep(wait)
+
+    def _learn(self, refusal: Refusal, request: ChatRequest, text_only: bool) -> bool:
+        """Whether this refusal of a request that was not sent as `text_only` tells that the model takes no images."""
+        told = refusal.refuses_images and has_images(request) and not text_only
+        self._text_only = self._text_only or told
+        return told
 
     def _read(self, answer: _Answer, outgoing: Outgoing, force_regex: str | None) -> Sample:
         sample = read_sample(self._completion(answer), outgoing, self.capabilities.max_model_len)
@@ -219,14 +285,19 @@ class Engine:
     async def _count(self, outgoing: Outgoing) -> int | None:
         """The prompt's true length. vLLM's refusal counts no further than one token over the window, and clients that
         shorten their history read how far they are over it."""
-        body: Json = {key: outgoing.body[key] for key in ("model", "messages", "tools") if key in outgoing.body}
-        with contextlib.suppress(CallError, TimeoutError, orjson.JSONDecodeError):
-            async with asyncio.timeout(_COUNT_S):
-                answer = await self._post("/tokenize", body)
-            if answer.status == 200 and answer.json:
-                count = orjson.loads(answer.raw).get("count")
-                return count if isinstance(count, int) else None
+        with contextlib.suppress(CallError, TimeoutError):
+            async with asyncio.timeout(_RECOUNT_S):
+                answer = await self._post("/tokenize", outgoing.prompt)
+            if answer.status == 200:
+                return self._counted(answer)
         return None
+
+    def _counted(self, answer: _Answer) -> int:
+        with contextlib.suppress(orjson.JSONDecodeError, AttributeError):
+            count = orjson.loads(answer.raw).get("count")
+            if isinstance(count, int):
+                return count
+        raise CallError("engine", f"{self.url}/tokenize gave no count: is this vLLM?")
 
     async def _probe(self) -> Capabilities:
         served = await self._served_model()
@@ -318,6 +389,13 @@ class Engine:
         try:
             async with self._session.request(method, self.url + path, data=data, headers=headers) as response:
                 kind = response.content_type if "Content-Type" in response.headers else ""
-                return _Answer(response.status, bool(re.search(r"[/+]json$", kind)), kind, await response.read())
+                is_json = bool(re.search(r"[/+]json$", kind))
+                pause = _seconds(response.headers.get("Retry-After"))
+                return _Answer(response.status, is_json, kind, await response.read(), pause)
         except (aiohttp.ClientError, OSError) as error:
             raise CallError("engine", f"{self.url}{path}: {str(error) or type(error).__name__}") from error
+
+
+def _seconds(retry_after: str | None) -> float | None:
+    """A Retry-After header in its form of seconds; the other, a date, no engine sends."""
+    return float(retry_after) if retry_after and re.fullmatch(r"\d{1,6}(\.\d+)?", retry_after.strip()) else None

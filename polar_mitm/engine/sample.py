@@ -160,7 +160,11 @@ def read_sample(completion: Completion, outgoing: Outgoing, max_model_len: int |
         sampling_sent=outgoing.sampling,
         request_messages=outgoing.body["messages"],
         request_tools=outgoing.body.get("tools", []),
-        not_carried=outgoing.not_carried + _clamped(outgoing.asked_max_tokens, usage, max_model_len),
+        not_carried=(
+            *outgoing.not_carried,
+            *_clamped(outgoing.asked_max_tokens, usage, max_model_len),
+            *_stopped_in_thought(choice, text, reasoning),
+        ),
         invalid_reason=tokens.invalid_reason,
         decode_matches_text=decode_matches(sampled_text, text, reasoning, reported),
     )
@@ -254,6 +258,13 @@ def _usage(usage: _Usage | None, tokens: TokenData) -> Usage:
     cached = usage.prompt_tokens_details and usage.prompt_tokens_details.cached_tokens
     reasoning = usage.completion_tokens_details and usage.completion_tokens_details.reasoning_tokens
     return Usage(usage.prompt_tokens, usage.completion_tokens, cached or 0, reasoning or 0)
+
+
+def _stopped_in_thought(choice: _Choice, text: str, reasoning: str) -> tuple[NotCarried, ...]:
+    """A stop string is meant for the answer, but vLLM looks for it in the thinking too."""
+    if not isinstance(choice.stop_reason, str) or text or not reasoning or choice.message.tool_calls:
+        return ()
+    return (NotCarried("stop", f"{choice.stop_reason!r} ended the thinking, before there was an answer"),)
 
 
 def _clamped(asked: int | None, usage: Usage, max_model_len: int | None) -> tuple[NotCarried, ...]:

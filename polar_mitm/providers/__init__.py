@@ -3,7 +3,9 @@
 from polar_mitm.providers import anthropic, google, openai_chat, openai_responses
 from polar_mitm.providers.base import Ask, Provider, Request, Route
 
-PROVIDERS: tuple[Provider, ...] = (anthropic, openai_chat, openai_responses, google)
+# In the order in which they are asked for a path: Anthropic and Google take a model list for theirs only if the client
+# says so, OpenAI Chat takes the rest.
+PROVIDERS: tuple[Provider, ...] = (anthropic, google, openai_chat, openai_responses)
 
 __all__ = ["PROVIDERS", "Ask", "Provider", "Request", "Route", "recognise", "speaker"]
 

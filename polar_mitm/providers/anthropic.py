@@ -1,10 +1,11 @@
 """The Anthropic Messages API, `POST .../messages`: what a request means.
 
-The replies' form is in `anthropic_reply`. Counting tokens, batches and models are paths of that API not known here.
+The replies' form is in `anthropic_reply`, what becomes of each field in `anthropic_fates`, the other paths of that API
+in `anthropic_side`; its batches and files are not served.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby, takewhile
 
@@ -20,21 +21,25 @@ from polar_mitm.chat import (
     Sampling,
     System,
     Text,
+    Thinking,
     Tool,
     ToolCall,
     ToolChoice,
     ToolResult,
     User,
 )
+from polar_mitm.providers.anthropic_fates import FATES, IDLE, NO_SERVER_TOOLS
 from polar_mitm.providers.anthropic_reply import (
     error,
     keepalive,
     render,
+    repairs,
     stop_reason,
     stream,
     stream_error,
     stream_type,
 )
+from polar_mitm.providers.anthropic_side import count, fixed, models, recognise_side
 from polar_mitm.providers.base import Ask, Request, Route
 from polar_mitm.providers.common import (
     Notes,
@@ -43,18 +48,24 @@ from polar_mitm.providers.common import (
     bounded_number,
     folded_system,
     header_ids,
+    settle,
 )
 from polar_mitm.providers.fields import Fields
 
 __all__ = [
+    "FATES",
     "HOSTS",
     "NAME",
     "SESSION_HEADERS",
+    "count",
     "error",
+    "fixed",
     "keepalive",
+    "models",
     "parse",
     "recognise",
     "render",
+    "repairs",
     "stop_reason",
     "stream",
     "stream_error",
@@ -75,11 +86,6 @@ SESSION_HEADERS = (
     "x-parent-session-id",
 )
 
-READ_FIELDS = (
-    *("model", "messages", "system", "tools", "tool_choice", "stream", "metadata", "output_config", "output_format"),
-    *("max_tokens", "temperature", "top_p", "top_k", "stop_sequences"),
-)
-
 # Claude Code's first system block: a hash of the request and more, new in every request, so that no prompt would ever
 # continue the one before.
 BILLING_LINE = re.compile(r"x-anthropic-billing-header:[^\n]*\n?")
@@ -91,7 +97,6 @@ SERVER_BLOCKS = frozenset(
         "bash_code_execution_tool_result",
         "browser_state",
         "code_execution_tool_result",
-        "compaction",
         "container_upload",
         "fallback",
         "mcp_tool_listing",
@@ -107,15 +112,20 @@ SERVER_BLOCKS = frozenset(
 
 TOOL_CHANGES = ("tool_addition", "tool_removal")
 
+# The table's names for messages and for content blocks.
+MESSAGE, BLOCK = "messages.*", "messages.*.content.*"
+
 SESSION_AT_END = re.compile(r"_session_([0-9a-f-]{36})\Z")
 
 UNREADABLE_DOCUMENT = "[a document that this model cannot read was left out]"
+UNREADABLE_IMAGE = "[an image that could not be fetched was left out]"
+LEFT_OUT = "[content that this model cannot read was left out]"
 
 
 def recognise(request: Request) -> Route | None:
     if request.method == "POST" and request.path.rpartition("/")[2] == "messages":
         return Route("generate")
-    return None
+    return recognise_side(request, HOSTS)
 
 
 @dataclass(slots=True)
@@ -127,12 +137,17 @@ class _Found:
     """Names of deferred tools that a tool search, or the client, has put before the model."""
 
 
+def _settle(fields: Fields, notes: Notes, under: str = "") -> None:
+    settle(fields, FATES, IDLE, notes, under)
+
+
 def parse(request: Request, route: Route, body: Json) -> Ask:
     fields = Fields.of_body(body)
-    if fields.has("thread"):
-        # A continued thread holds the new messages only. Refused in these words, pi sends the whole conversation.
-        raise fields.error("thread", "Extra inputs are not permitted")
     found = _Found()
+    _settle(fields, found.notes)
+    for name in ("tool_choice", "thinking", "output_config", "metadata"):
+        if child := fields.child(name):
+            _settle(child, found.notes, name)
     model = fields.text("model")
     messages = _messages(fields, found)
     tools, missing = _tools(fields, found)
@@ -148,9 +163,9 @@ def parse(request: Request, route: Route, body: Json) -> Ask:
             top_k=bounded_integer(fields, "top_k", 0),
             stop=fields.texts("stop_sequences"),
         ),
-        json_schema=_json_schema(fields, found.notes),
+        json_schema=_json_schema(fields),
+        thinking=_thinking(fields),
     )
-    _note_rest(fields, READ_FIELDS, found.notes)
     chat = replace(chat, not_carried=found.notes.all())
     return Ask(chat, model, fields.flag("stream") or False, _harness_ids(request, fields))
 
@@ -159,7 +174,8 @@ def _messages(fields: Fields, found: _Found) -> tuple[Message, ...]:
     """The conversation. What a client adds after the model's answer never changes a message before that answer.
 
     Adjacent messages of one side are one turn, as they are for Anthropic. System texts that lead become the first
-    message; one in the middle stays in its place, as a part of the user turn it stands in.
+    message; one in the middle stays in its place, as a part of the user turn it stands in. An answer without anything
+    in it is no turn.
     """
     turns = list(fields.children("messages"))
     if not turns:
@@ -167,9 +183,17 @@ def _messages(fields: Fields, found: _Found) -> tuple[Message, ...]:
     leading = list(takewhile(lambda turn: _role(turn) == "system", turns))
     system = [*_system_blocks(fields, found), *(_system_text(turn, found) for turn in leading)]
     messages: list[Message] = [System(text)] if (text := "\n\n".join(filter(None, system))) else []
+    calls: tuple[ToolCall, ...] = ()
     for from_model, adjacent in groupby(turns[len(leading) :], key=lambda turn: _role(turn) == "assistant"):
         run = list(adjacent)
-        messages.extend([_assistant(run, found)] if from_model else _user_turn(run, found))
+        if from_model:
+            answer = _assistant(run, found)
+            calls = answer.tool_calls
+            messages.extend([answer] if answer != Assistant() else [])
+        else:
+            results, parts = _user_turn(run, found)
+            messages.extend(_in_call_order(calls, results, run[0]))
+            _add_parts(messages, parts)
     if not messages:
         raise fields.error("messages", "there is no text in any message")
     if isinstance(messages[-1], Assistant):
@@ -205,7 +229,7 @@ def _system_blocks(fields: Fields, found: _Found) -> Iterator[str]:
 def _system_text(turn: Fields, found: _Found) -> str:
     """The text of a `role: system` message."""
     texts = []
-    _note_rest(turn, ("role", "content"), found.notes)
+    _settle(turn, found.notes, MESSAGE)
     for block in _blocks(turn, "content", required=False):
         if block.text("type") in TOOL_CHANGES:
             _tool_change(block, found)
@@ -229,32 +253,64 @@ def _only_text(block: Fields) -> str:
     return block.text("text")
 
 
-def _user_turn(run: Iterable[Fields], found: _Found) -> Iterator[Message]:
-    """The messages between two of the model's: every tool result first, then one user message with the rest, in order.
-
-    A text between a call and its result would be refused by the engine, and clients put new text before late results.
-    """
+def _user_turn(run: Iterable[Fields], found: _Found) -> tuple[list[ToolResult], list[Part]]:
+    """The messages between two of the model's: their tool results, and their other parts, each in order."""
     results: list[ToolResult] = []
     parts: list[Part] = []
-    asked = False
+    empty: Fields | None = None
     for turn in run:
         if _role(turn) == "system":
             if text := _system_text(turn, found):
                 parts.append(folded_system(text))
             continue
-        asked = True
-        _note_rest(turn, ("role", "content"), found.notes)
-        for block in _blocks(turn, "content"):
+        _settle(turn, found.notes, MESSAGE)
+        before = len(results) + len(parts)
+        blocks = _blocks(turn, "content")
+        for block in blocks:
             if block.text("type") == "tool_result":
                 results.append(_tool_result(block, found))
             else:
                 parts.extend(_parts(block, found))
-    yield from results
-    if parts or (asked and not results):
-        yield User(tuple(parts))
+        if not blocks:
+            empty = turn
+        elif len(results) + len(parts) == before:
+            parts.append(Text(LEFT_OUT))
+    if empty and not parts and not results:
+        raise empty.error("", "user messages must have non-empty content")
+    return results, parts
+
+
+def _in_call_order(calls: Sequence[ToolCall], results: Sequence[ToolResult], turn: Fields) -> list[ToolResult]:
+    """The results of the calls before them, in the order of the calls: many chat templates tell them apart by nothing
+    else. A call without exactly one result, and a result without a call, are refused in Anthropic's words.
+    """
+    given: dict[str, ToolResult] = {}
+    for result in results:
+        if result.call_id in given:
+            problem = "each tool_use must have a single result. Found multiple `tool_result` blocks with id"
+            raise turn.error("", f"{problem}: {result.call_id}")
+        given[result.call_id] = result
+    if missing := [call.id for call in calls if call.id not in given]:
+        problem = "`tool_use` ids were found without `tool_result` blocks immediately after"
+        rule = "Each `tool_use` block must have a corresponding `tool_result` block in the next message."
+        raise turn.error("", f"{problem}: {', '.join(missing)}. {rule}")
+    if unknown := given.keys() - {call.id for call in calls}:
+        problem = "unexpected `tool_use_id` found in `tool_result` blocks"
+        rule = "Each `tool_result` block must have a corresponding `tool_use` block in the previous message."
+        raise turn.error("", f"{problem}: {', '.join(sorted(unknown))}. {rule}")
+    return [given[call.id] for call in calls]
+
+
+def _add_parts(messages: list[Message], parts: Sequence[Part]) -> None:
+    """A user message with these parts, joined to a user message right before it."""
+    if parts and isinstance(last := messages[-1] if messages else None, User):
+        messages[-1] = User((*last.parts, *parts))
+    elif parts:
+        messages.append(User(tuple(parts)))
 
 
 def _tool_result(block: Fields, found: _Found) -> ToolResult:
+    _settle(block, found.notes, BLOCK)
     call_id = block.text("tool_use_id")
     parts = tuple(part for inner in _blocks(block, "content", required=False) for part in _parts(inner, found))
     # A failure without a word would read as a success without output.
@@ -265,11 +321,14 @@ def _tool_result(block: Fields, found: _Found) -> ToolResult:
 
 def _parts(block: Fields, found: _Found) -> Iterator[Part]:
     """A block of the user's side, or of a tool result, as parts of a message."""
+    if _is_servers(block, found):
+        return
+    _settle(block, found.notes, BLOCK)
     match block.text("type"):
         case "text":
             yield Text(block.text("text"))
         case "image":
-            yield _image(block)
+            yield _image(block, found)
         case "document":
             yield from _document(block, found)
         case "search_result":
@@ -279,15 +338,23 @@ def _parts(block: Fields, found: _Found) -> Iterator[Part]:
             name = block.text("tool_name")
             found.loaded_tools.add(name)
             yield Text(f"Tool loaded: {name}")
-        case kind if kind in TOOL_CHANGES:
-            _tool_change(block, found)
-        case kind if kind in SERVER_BLOCKS:
-            found.notes.add(block.path, f"{kind}: nothing here runs Anthropic's server tools")
         case kind:
             raise block.error("type", f"unknown block type {kind!r}")
 
 
-def _image(block: Fields) -> Image:
+def _is_servers(block: Fields, found: _Found) -> bool:
+    """Whether the block says nothing to a model here. It is noted by its kind, and a tool that it adds is added."""
+    kind = block.text("type")
+    if kind in TOOL_CHANGES:
+        _tool_change(block, found)
+        return True
+    if kind in SERVER_BLOCKS:
+        found.notes.add(f"{block.path}.{kind}", NO_SERVER_TOOLS.why)
+        return True
+    return False
+
+
+def _image(block: Fields, found: _Found) -> Part:
     source = block.required("source")
     match source.text("type"):
         case "base64":
@@ -295,13 +362,16 @@ def _image(block: Fields) -> Image:
         case "url" if source.text("url").startswith("data:"):
             return Image(source.text("url"))
         case "url" | "file" as kind:
-            raise source.error("type", f"images by {kind} are not served: nothing is fetched from the network")
+            found.notes.add(source.path, f"an image by {kind}: nothing is fetched from the network")
+            return Text(UNREADABLE_IMAGE)
         case kind:
             raise source.error("type", f"unknown image source {kind!r}")
 
 
 def _document(block: Fields, found: _Found) -> Iterator[Part]:
     source = block.required("source")
+    if head := "\n".join(filter(None, (block.text_or("title"), block.text_or("context")))):
+        yield Text(head)
     match source.text("type"):
         case "text":
             yield Text(source.text("data"))
@@ -313,27 +383,35 @@ def _document(block: Fields, found: _Found) -> Iterator[Part]:
             yield Text(UNREADABLE_DOCUMENT)
 
 
-def _assistant(run: Iterable[Fields], found: _Found) -> Assistant:
+def _assistant(run: Sequence[Fields], found: _Found) -> Assistant:
     texts: list[str] = []
     thoughts: list[str] = []
     calls: list[ToolCall] = []
     for turn in run:
-        _note_rest(turn, ("role", "content"), found.notes)
+        _settle(turn, found.notes, MESSAGE)
         for block in _blocks(turn, "content"):
-            match block.text("type"):
+            if _is_servers(block, found):
+                continue
+            kind = block.text("type")
+            if kind == "compaction":
+                # The summary that stands for the conversation before it; null when the server failed to make one.
+                texts.append(block.text_or("content"))
+                continue
+            _settle(block, found.notes, BLOCK)
+            match kind:
                 case "text":
                     texts.append(block.text("text"))
                 case "thinking":
                     thoughts.append(block.text("thinking"))
                 case "redacted_thinking":
-                    found.notes.add(block.path, "redacted_thinking: only Anthropic's servers can read it")
+                    pass
                 case "tool_use":
                     arguments = arguments_text(block.object("input") or {})
                     calls.append(ToolCall(block.text("id"), block.text("name"), arguments))
-                case kind if kind in SERVER_BLOCKS:
-                    found.notes.add(block.path, f"{kind}: nothing here runs Anthropic's server tools")
-                case kind:
+                case _:
                     raise block.error("type", f"unknown block type {kind!r} in an assistant message")
+    if len({call.id for call in calls}) < len(calls):
+        raise run[-1].error("", "`tool_use` ids must be unique")
     return Assistant("\n".join(filter(None, texts)), "\n".join(filter(None, thoughts)), tuple(calls))
 
 
@@ -356,11 +434,11 @@ def _tools(fields: Fields, found: _Found) -> tuple[tuple[Tool, ...], Mapping[str
 
 
 def _tool(spec: Fields, notes: Notes) -> Tool:
-    known = ("name", "description", "input_schema", "type", "strict", "defer_loading", "eager_input_streaming")
-    _note_rest(spec, known, notes)
-    return Tool(
-        spec.text("name"), spec.text_or("description"), spec.required("input_schema").value, spec.flag("strict")
-    )
+    _settle(spec, notes, "tools.*")
+    description = spec.text_or("description")
+    if examples := [arguments_text(example.value) for example in spec.children("input_examples")]:
+        description = "\n".join(filter(None, (description, "Examples of input:", *examples)))
+    return Tool(spec.text("name"), description, spec.required("input_schema").value, spec.flag("strict"))
 
 
 def _tool_choice(fields: Fields, tools: tuple[Tool, ...], missing: Mapping[str, str]) -> ToolChoice:
@@ -389,11 +467,9 @@ def _parallel_tool_calls(fields: Fields) -> bool | None:
     return None if disabled is None else not disabled
 
 
-def _json_schema(fields: Fields, notes: Notes) -> Json | None:
+def _json_schema(fields: Fields) -> Json | None:
     """The schema of `output_config.format`, or of `output_format`, its older place."""
     config = fields.child("output_config")
-    if config:
-        _note_rest(config, ("format",), notes)
     format_ = (config and config.child("format")) or fields.child("output_format")
     if not format_:
         return None
@@ -402,10 +478,20 @@ def _json_schema(fields: Fields, notes: Notes) -> Json | None:
     return format_.required("schema").value
 
 
-def _note_rest(fields: Fields, known: tuple[str, ...], notes: Notes) -> None:
-    # cache_control marks what Anthropic bills less; it asks nothing of a model.
-    for name in fields.others((*known, "cache_control")):
-        notes.add(fields.at(name), "no counterpart in the engine's Chat API")
+def _thinking(fields: Fields) -> Thinking:
+    config = fields.child("output_config")
+    effort = (config and config.text_or("effort")) or None
+    thinking = fields.child("thinking")
+    if not thinking:
+        return Thinking(effort=effort)
+    match thinking.text("type"):
+        case "enabled" | "adaptive":
+            return Thinking(True, effort, bounded_integer(thinking, "budget_tokens", 1))
+        case "disabled" | "between_tools":
+            return Thinking(False, effort)
+        case kind:
+            allowed = "enabled, adaptive, disabled, between_tools"
+            raise thinking.error("type", f"unknown type {kind!r}; it is one of {allowed}")
 
 
 def _harness_ids(request: Request, fields: Fields) -> Mapping[str, str]:

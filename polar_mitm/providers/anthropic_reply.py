@@ -8,7 +8,13 @@ from hashlib import sha256
 from polar_mitm.chat import CallError, ChatReply, Json, ToolCall
 from polar_mitm.providers import sse
 from polar_mitm.providers.base import Ask
-from polar_mitm.providers.common import arguments_object, raw_call, sent_arguments
+from polar_mitm.providers.common import (
+    INVALID_JSON,
+    arguments_text,
+    client_arguments,
+    object_repairs,
+    sent_arguments,
+)
 
 
 @dataclass(slots=True, frozen=True)
@@ -48,17 +54,22 @@ def _thinking(text: str) -> _Block:
 
 
 def _tool_use(call: ToolCall) -> _Block:
-    arguments = arguments_object(call.arguments)
-    if arguments is None:
-        return _text(raw_call(call))
+    arguments = client_arguments(call.arguments)
+    sent = sent_arguments(call.arguments)
+    if arguments == {INVALID_JSON: call.arguments}:
+        sent = arguments_text(arguments)
     head = {"type": "tool_use", "id": call.id, "name": call.name}
-    delta = {"type": "input_json_delta", "partial_json": sent_arguments(call.arguments)}
+    delta = {"type": "input_json_delta", "partial_json": sent}
     return _Block({**head, "input": arguments}, {**head, "input": {}}, (delta,))
 
 
 def render(ask: Ask, reply: ChatReply) -> Json:
     content = [block.whole for block in _content(reply)]
     return _message(ask, reply, content, _stop(reply, content), _usage(reply))
+
+
+def repairs(ask: Ask, reply: ChatReply) -> tuple[str, ...]:
+    return object_repairs(reply.tool_calls)
 
 
 def stop_reason(body: Json) -> str:

@@ -4,7 +4,7 @@ A provider is a module of pure functions on plain data: no mitmproxy, no I/O, no
 It owns the *form* of one API. Who is calling, what the engine does and what is recorded belong to other rooms.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -36,19 +36,43 @@ class Ask:
     stream: bool
     harness_ids: Mapping[str, str] = field(default_factory=dict)
     """Session, thread, agent and request ids that the harness put into the request."""
+    compacts: bool = False
+    """Whether the request itself says that it asks for a summary of its conversation."""
 
 
-type Action = Literal["generate", "unknown"]
+type Action = Literal["generate", "count", "models", "fixed"]
+"""`generate`: sample a reply. `count`: count a prompt's tokens. `models`: list or describe what is served.
+`fixed`: a login or quota question that a harness waits for, answered without engine and session."""
 
 
 @dataclass(slots=True, frozen=True)
 class Route:
-    """What a path means. `model`, `stream` and `framing` are filled only where the path says them (Google)."""
+    """What a path means. `model` is the one the path names; `stream` and `framing` are Google's, said by the path."""
 
     action: Action
     model: str | None = None
     stream: bool | None = None
     framing: Literal["sse", "json-array"] = "sse"
+
+
+@dataclass(slots=True, frozen=True)
+class ModelCard:
+    """A served model, for the provider's model list."""
+
+    id: str
+    max_model_len: int | None
+    """Tokens of prompt and answer together."""
+
+
+type FateKind = Literal["carried", "emulated", "ignored", "refused"]
+
+
+@dataclass(slots=True, frozen=True)
+class Fate:
+    """What becomes of a request field, and, unless it is carried, why. `ignored` ones go onto the call's record."""
+
+    kind: FateKind
+    why: str = ""
 
 
 class Provider(Protocol):
@@ -67,14 +91,35 @@ class Provider(Protocol):
 
     """Lower-case names of headers with session, thread, agent or request ids of harnesses that speak this API."""
 
+    @property
+    def FATES(self) -> Mapping[str, Fate]: ...  # noqa: N802
+
+    """By field of the body (dotted inside an object field): every field that the official SDK can send."""
+
     def recognise(self, request: Request) -> Route | None:
         """The route, or None when this provider does not know the path."""
 
     def parse(self, request: Request, route: Route, body: Json) -> Ask:
         """Translate to Chat. Raises CallError('invalid_request') naming the field at fault."""
 
+    def count(self, ask: Any, tokens: int) -> Json:
+        """The answer to a `count` request whose prompt has so many tokens."""
+
+    def models(self, route: Route, cards: Sequence[ModelCard]) -> Json:
+        """The answer to a `models` request: the list, or the model that the route names.
+
+        A harness asks for a model by any name it likes and gets the served one, so every name is described.
+        """
+
+    def fixed(self, request: Request) -> Json:
+        """The answer to a `fixed` request."""
+
     def render(self, ask: Any, reply: ChatReply) -> Json:
         """The whole reply as the provider's JSON body."""
+
+    def repairs(self, ask: Any, reply: ChatReply) -> tuple[str, ...]:
+        """What `render` and `stream` mended in the model's tool calls so that the client can act on them, each said
+        once. The record keeps what was sampled; these go beside it."""
 
     def stop_reason(self, body: Json) -> str:
         """Why the model stopped, in the provider's words, out of a rendered reply."""

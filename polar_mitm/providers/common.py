@@ -2,12 +2,12 @@
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import orjson
 
 from polar_mitm.chat import Json, NotCarried, Text, ToolCall
-from polar_mitm.providers.base import Request
+from polar_mitm.providers.base import Fate, Request
 from polar_mitm.providers.fields import MAX_DEPTH, Fields, deeper_than
 
 # Engines keep seeds and token counts in 64 signed bits; a larger number would fail there, far from the field at fault.
@@ -43,9 +43,18 @@ def sent_arguments(arguments: str) -> str:
     return "{}" if arguments.strip() in NO_ARGUMENTS else arguments
 
 
-def raw_call(call: ToolCall) -> str:
-    """A call whose arguments are no JSON object, as text to show: such APIs have no place for it in a tool call."""
-    return f"{call.name} {call.arguments}"
+INVALID_JSON = "INVALID_JSON"
+
+
+def client_arguments(arguments: str) -> Json:
+    """The object that a client gets as a call's arguments.
+
+    Text that is no JSON object comes under a key of its own, the one that Anthropic's documents give for it: the
+    harness checks it against the tool's schema and tells the model what was wrong, where an answer without a call
+    would end its turn.
+    """
+    value = arguments_object(arguments)
+    return {INVALID_JSON: arguments} if value is None else value
 
 
 def folded_system(text: str) -> Text:
@@ -55,6 +64,19 @@ def folded_system(text: str) -> Text:
     so it stays where it was said.
     """
     return Text(f"<system>\n{text}\n</system>")
+
+
+def object_repairs(calls: Sequence[ToolCall]) -> tuple[str, ...]:
+    """What `client_arguments` mended, where the API takes a call's arguments as an object."""
+    found = []
+    for call in calls:
+        if call.arguments.strip() in NO_ARGUMENTS:
+            found.append(f"{call.name}: a call without arguments was given an empty object")
+        elif arguments_object(call.arguments) is None:
+            found.append(
+                f"{call.name}: the arguments are no JSON object; the client is given them under {INVALID_JSON}"
+            )
+    return tuple(found)
 
 
 class Notes:
@@ -71,6 +93,27 @@ class Notes:
 
     def all(self) -> tuple[NotCarried, ...]:
         return tuple(NotCarried(field, why) for field, why in self._whys.items())
+
+
+UNKNOWN = Fate("ignored", "not a field that this API is known to have")
+
+
+def settle(
+    fields: Fields, fates: Mapping[str, Fate], idle: Mapping[str, Sequence[object]], notes: Notes, under: str = ""
+) -> None:
+    """Gives each field of this object the fate that the provider's table has for it.
+
+    `under` is the table's name for this object, empty for the body. An ignored field is noted, unless its value is an
+    idle one, which asks for nothing beyond what happens anyway; so is a field that the table does not know. Raises
+    CallError for a refused one. What is carried or emulated is read elsewhere.
+    """
+    for name in fields.present():
+        key = f"{under}.{name}" if under else name
+        fate = fates.get(key, UNKNOWN)
+        if fate.kind == "refused":
+            raise fields.error(name, fate.why)
+        if fate.kind == "ignored" and fields.get(name) not in idle.get(key, ()):
+            notes.add(fields.at(name), fate.why)
 
 
 def header_ids(request: Request, names: Sequence[str]) -> dict[str, str]:

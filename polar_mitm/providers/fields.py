@@ -119,6 +119,10 @@ class Fields:
                 raise self.error(f"{name}.{index}", f"expected an object, got {_kind(value)}")
             yield type(self)(value, self.at(f"{name}.{index}"))
 
+    def present(self) -> tuple[str, ...]:
+        """Names of the fields that are there, as the API's documents write them, in the client's order."""
+        return tuple(name for name, value in self.value.items() if value is not None)
+
     def others(self, known: Collection[str]) -> tuple[str, ...]:
         """Names of fields that are there and not among the known ones, in the client's order."""
         return tuple(name for name, value in self.value.items() if name not in known and value is not None)

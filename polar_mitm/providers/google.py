@@ -1,11 +1,13 @@
 """The Google generateContent API: what a request means.
 
 Two forms of one API: `models/<model>:generateContent` (Gemini API, Vertex) and `v1internal:generateContent` (Code
-Assist), which wraps the same request and reply in one more object. The replies' form is in `google_reply`.
+Assist), which wraps the same request and reply in one more object. The replies' form is in `google_reply`, what becomes
+of each field in `google_fates`, the other paths of that API in `google_side`.
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from base64 import b64decode
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import groupby
@@ -14,6 +16,7 @@ from urllib.parse import unquote
 
 from polar_mitm.chat import (
     Assistant,
+    CallError,
     ChatRequest,
     Image,
     Json,
@@ -22,6 +25,7 @@ from polar_mitm.chat import (
     Sampling,
     System,
     Text,
+    Thinking,
     Tool,
     ToolCall,
     ToolChoice,
@@ -29,29 +33,37 @@ from polar_mitm.chat import (
     User,
 )
 from polar_mitm.providers.base import Request, Route
-from polar_mitm.providers.common import Notes, arguments_text, bounded_integer, bounded_number, header_ids
+from polar_mitm.providers.common import Notes, arguments_text, bounded_integer, bounded_number, header_ids, settle
 from polar_mitm.providers.fields import Fields
+from polar_mitm.providers.google_fates import FATES, IDLE
 from polar_mitm.providers.google_reply import (
     GoogleAsk,
     error,
     keepalive,
     render,
+    repairs,
     stop_reason,
     stream,
     stream_error,
     stream_type,
 )
-from polar_mitm.providers.google_schema import json_schema
+from polar_mitm.providers.google_schema import camel_case, json_schema
+from polar_mitm.providers.google_side import count, fixed, models, recognise_side
 
 __all__ = [
+    "FATES",
     "HOSTS",
     "NAME",
     "SESSION_HEADERS",
+    "count",
     "error",
+    "fixed",
     "keepalive",
+    "models",
     "parse",
     "recognise",
     "render",
+    "repairs",
     "stop_reason",
     "stream",
     "stream_error",
@@ -69,10 +81,15 @@ SESSION_HEADERS = (
 )
 
 METHOD = re.compile(
-    r"(?:.*/)?(?:(?:models|tunedModels)/(?P<model>[^/:]+)|v1internal):(?P<method>generateContent|streamGenerateContent)"
+    r"(?:.*/)?(?:(?:models|tunedModels)/(?P<model>[^/:]+)|v1internal)"
+    r":(?P<method>generateContent|streamGenerateContent|countTokens)"
 )
 
+# The table's names for contents, parts and function declarations.
+CONTENT, PART, DECLARATION = "contents.*", "contents.*.parts.*", "tools.*.functionDeclarations.*"
+
 UNREADABLE_FILE = "[a file that this model cannot read was left out]"
+LEFT_OUT = "[content that this model cannot read was left out]"
 
 # Keys under which clients put the one text of a function's result.
 RESULT_KEYS = ("output", "result", "error")
@@ -81,8 +98,10 @@ RESULT_KEYS = ("output", "result", "error")
 def recognise(request: Request) -> Route | None:
     match = METHOD.fullmatch(request.path) if request.method == "POST" else None
     if not match:
-        return None
+        return recognise_side(request, HOSTS)
     model = unquote(match["model"]) if match["model"] else None
+    if match["method"] == "countTokens":
+        return Route("count", model=model)
     streamed = match["method"] == "streamGenerateContent"
     framing: Literal["sse", "json-array"] = "sse" if request.query.get("alt") == "sse" else "json-array"
     return Route("generate", model=model, stream=streamed, framing=framing)
@@ -97,8 +116,14 @@ class ProtoFields(Fields):
         value = self.value.get(name)
         return self.value.get(_snake_case(name)) if value is None else value
 
-    def unread(self, *known: str) -> tuple[str, ...]:
-        return self.others({*known, *map(_snake_case, known)})
+    def present(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(map(camel_case, Fields.present(self))))
+
+    def repeated(self, name: str) -> list["ProtoFields"]:
+        """A list of objects; one object stands for a list of one, as it does at Google."""
+        if isinstance(self.get(name), dict):
+            return [self.required(name)]
+        return list(self.children(name))
 
 
 @cache
@@ -106,41 +131,46 @@ def _snake_case(name: str) -> str:
     return re.sub(r"[A-Z]", lambda letter: f"_{letter[0].lower()}", name)
 
 
+def _settle(fields: ProtoFields, notes: Notes, under: str = "") -> None:
+    settle(fields, FATES, IDLE, notes, under)
+
+
 def parse(request: Request, route: Route, body: Json) -> GoogleAsk:
     fields = ProtoFields.of_body(body)
     notes = Notes()
     ids = header_ids(request, SESSION_HEADERS)
     wrapped = route.model is None
-    model = route.model or fields.text("model").removeprefix("models/")
+    model = route.model or fields.text_or("model")
     if wrapped:
         ids |= {"user_prompt_id": prompt_id} if (prompt_id := fields.text_or("userPromptId")) else {}
-        _note_rest(fields, ("model", "project", "userPromptId", "request"), notes)
+        _settle(fields, notes)
         fields = fields.required("request")
         ids |= {"session_id": session_id} if (session_id := fields.text_or("sessionId")) else {}
-    return GoogleAsk(_chat(fields, notes), model, route.stream or False, ids, route.framing, wrapped)
+        # Questions for a count name the model inside.
+        model = model or fields.text_or("model")
+    elif route.action == "count":
+        fields = fields.child("generateContentRequest") or fields
+    if not model:
+        raise CallError("invalid_request", "model: field required", param="model")
+    chat = _chat(fields, notes)
+    ask = GoogleAsk(chat, model.removeprefix("models/"), route.stream or False, ids)
+    return replace(ask, framing=route.framing, wrapped=wrapped)
 
 
 def _chat(fields: ProtoFields, notes: Notes) -> ChatRequest:
-    if fields.has("cachedContent"):
-        # It holds the beginning of the conversation, which nobody here has.
-        raise fields.error("cachedContent", "cached content is not served; send the contents in full")
+    _settle(fields, notes)
     tools, tool_choice = _tools(fields, notes)
     config = fields.child("generationConfig") or ProtoFields({}, fields.at("generationConfig"))
+    _settle(config, notes, "generationConfig")
     chat = ChatRequest(
         messages=_messages(fields, notes),
         tools=tools,
         tool_choice=tool_choice,
         sampling=_sampling(config, notes),
         json_schema=_json_schema(config, notes),
+        thinking=_thinking(config, notes),
     )
-    known = ("model", "contents", "systemInstruction", "tools", "toolConfig", "generationConfig", "sessionId")
-    _note_rest(fields, known, notes)
     return replace(chat, not_carried=notes.all())
-
-
-def _note_rest(fields: ProtoFields, known: tuple[str, ...], notes: Notes) -> None:
-    for name in fields.unread(*known):
-        notes.add(fields.at(name), "no counterpart in the engine's Chat API")
 
 
 @dataclass(slots=True)
@@ -149,8 +179,8 @@ class _Calls:
 
     open: list[ToolCall] = field(default_factory=list)
 
-    def answered_by(self, response: ProtoFields, fallback_id: str) -> str:
-        """The id of the call that this function response answers; `fallback_id` when it answers none.
+    def answered_by(self, response: ProtoFields) -> str:
+        """The id of the call that this function response answers. Raises CallError when it answers none.
 
         By id where the client kept it. Else by order: the first open call of that name, so that two results of one
         function go to its two calls in turn.
@@ -160,32 +190,49 @@ class _Calls:
         by_order = (call for call in self.open if name in ("", call.name))
         call = next(by_id, None) or next(by_order, None)
         if call is None:
-            return call_id or fallback_id
+            rule = "Please ensure that function response turn comes immediately after a function call turn"
+            raise response.error("", f"no call of {name!r} is open. {rule}.")
         self.open.remove(call)
         return call.id
 
 
 def _messages(fields: ProtoFields, notes: Notes) -> tuple[Message, ...]:
-    """The conversation. Adjacent contents of one side are one turn, as they are for Google."""
-    contents = list(fields.children("contents"))
+    """The conversation. Adjacent contents of one side are one turn, as they are for Google.
+
+    A content of the model's without anything in it is no turn.
+    """
+    contents = fields.repeated("contents")
     if not contents:
         raise fields.error("contents", "contents are required")
-    messages: list[Message] = [System(text)] if (text := _system(fields)) else []
-    calls = _Calls()
+    messages: list[Message] = [System(text)] if (text := _system(fields, notes)) else []
+    calls: tuple[ToolCall, ...] = ()
     for from_model, adjacent in groupby(contents, key=_from_model):
         run = list(adjacent)
         if from_model:
-            messages.append(assistant := _assistant(run, notes))
-            calls = _Calls(list(assistant.tool_calls))
+            answer = _assistant(run, notes)
+            calls = answer.tool_calls
+            messages.extend([answer] if answer != Assistant() else [])
         else:
-            messages.extend(_user_turn(run, calls, notes))
+            results, parts = _user_turn(run, calls, notes)
+            messages.extend(results)
+            _add_parts(messages, parts)
+    if not messages:
+        raise fields.error("contents", "there is nothing in any content")
     if isinstance(messages[-1], Assistant):
         notes.add(fields.at("contents"), "the answer is a new message, it does not continue the model's last one")
     return tuple(messages)
 
 
+def _add_parts(messages: list[Message], parts: Sequence[Part]) -> None:
+    """A user message with these parts, joined to a user message right before it."""
+    if parts and isinstance(last := messages[-1] if messages else None, User):
+        messages[-1] = User((*last.parts, *parts))
+    elif parts:
+        messages.append(User(tuple(parts)))
+
+
 def _from_model(content: ProtoFields) -> bool:
-    match content.text_or("role", "user"):
+    match content.text_or("role", "user").lower():
         case "model":
             return True
         case "user" | "function" | "tool":
@@ -194,27 +241,54 @@ def _from_model(content: ProtoFields) -> bool:
             raise content.error("role", f"unknown role {role!r}; it is one of user, model")
 
 
-def _system(fields: ProtoFields) -> str:
+def _system(fields: ProtoFields, notes: Notes) -> str:
     if isinstance(instruction := fields.get("systemInstruction"), str):
         return instruction
     content = fields.child("systemInstruction")
-    return "\n\n".join(part.text("text") for part in content.children("parts")) if content else ""
+    if not content:
+        return ""
+    _settle(content, notes, "systemInstruction")
+    texts = []
+    for part in content.repeated("parts"):
+        if part.has("text"):
+            texts.append(part.text("text"))
+        else:
+            notes.add(part.path, "a system prompt has text only")
+    return "\n\n".join(texts)
 
 
-def _user_turn(run: Iterable[ProtoFields], calls: _Calls, notes: Notes) -> Iterator[Message]:
-    """Every function result first, in order, then one user message with the other parts, in order."""
-    results: list[ToolResult] = []
+def _user_turn(
+    run: Iterable[ProtoFields], calls: Sequence[ToolCall], notes: Notes
+) -> tuple[list[ToolResult], list[Part]]:
+    """The results of the calls before it, in the order of the calls, and the other parts, in their order.
+
+    Many chat templates tell results apart by their order alone. A call without a result, and a result without a call,
+    are refused as Google refuses them.
+    """
+    waiting = _Calls(list(calls))
+    results: dict[str, ToolResult] = {}
     parts: list[Part] = []
+    run = list(run)
     for content in run:
-        for part in content.children("parts"):
+        _settle(content, notes, CONTENT)
+        before, given = len(results) + len(parts), content.repeated("parts")
+        for part in given:
+            _settle(part, notes, PART)
             if response := part.child("functionResponse"):
-                call_id = calls.answered_by(response, _id_from(part.path))
-                results.append(ToolResult(call_id, tuple(_result_parts(response, notes))))
+                _settle(response, notes, f"{PART}.functionResponse")
+                call_id = waiting.answered_by(response)
+                results[call_id] = ToolResult(call_id, tuple(_result_parts(response, notes)))
             else:
                 parts.extend(_parts(part, notes))
-    yield from results
-    if parts or not results:
-        yield User(tuple(parts))
+        if given and len(results) + len(parts) == before:
+            parts.append(Text(LEFT_OUT))
+    if waiting.open:
+        rule = "the number of function response parts is equal to the number of function call parts"
+        names = ", ".join(call.name for call in waiting.open)
+        raise run[0].error("", f"no response to {names}. Please ensure that {rule} of the function call turn.")
+    if not parts and not results:
+        raise run[0].error("parts", "contents.parts must not be empty")
+    return [results[call.id] for call in calls], parts
 
 
 def _id_from(path: str) -> str:
@@ -240,29 +314,38 @@ def _parts(part: ProtoFields, notes: Notes) -> Iterator[Part]:
     if part.has("text"):
         yield Text(part.text("text"))
     elif blob := part.child("inlineData"):
+        _settle(blob, notes, f"{PART}.inlineData")
         kind, data = blob.text("mimeType"), blob.text("data")
         if kind.startswith("image/"):
             # Google's own SDK writes the URL-safe alphabet, which a data: URL has not.
             yield Image(f"data:{kind};base64,{data.translate(STANDARD_ALPHABET)}")
+        elif (text := _data_text(kind, data)) is not None:
+            yield Text(text)
         else:
             notes.add(part.at("inlineData"), f"{kind}: the model reads text and images only")
             yield Text(UNREADABLE_FILE)
     elif part.has("fileData"):
-        raise part.error("fileData", "files by URI are not served: nothing is fetched from the network")
+        yield Text(UNREADABLE_FILE)
     else:
         _other_part(part, notes)
+
+
+def _data_text(kind: str, data: str) -> str | None:
+    """The text of inline data of a text type; None for anything else."""
+    if not kind.startswith("text/") and kind != "application/json":
+        return None
+    try:
+        return b64decode(data.translate(STANDARD_ALPHABET), validate=True).decode()
+    except ValueError:
+        return None
 
 
 STANDARD_ALPHABET = str.maketrans("-_", "+/")
 
 
 def _other_part(part: ProtoFields, notes: Notes) -> None:
-    """A part that says nothing to a model here: Google's server tools and signatures without text."""
-    for name in ("executableCode", "codeExecutionResult", "toolCall", "toolResponse"):
-        if part.has(name):
-            notes.add(part.at(name), "nothing here runs Google's server tools")
-            return
-    if not (part.has("thoughtSignature") or part.has("thought")):
+    """A part that says nothing to a model here: what its table row says of Google's server tools, and signatures."""
+    if not any(FATES.get(f"{PART}.{name}") for name in part.present()):
         raise part.error("", "a part needs one of text, inlineData, functionCall, functionResponse")
 
 
@@ -270,9 +353,12 @@ def _assistant(run: Iterable[ProtoFields], notes: Notes) -> Assistant:
     text, reasoning = "", ""
     calls: list[ToolCall] = []
     for content in run:
-        for part in content.children("parts"):
+        _settle(content, notes, CONTENT)
+        for part in content.repeated("parts"):
+            _settle(part, notes, PART)
             # A streamed answer comes back as the pieces it was streamed in, so pieces join without a seam.
             if call := part.child("functionCall"):
+                _settle(call, notes, f"{PART}.functionCall")
                 call_id = call.text_or("id") or _id_from(part.path)
                 calls.append(ToolCall(call_id, call.text("name"), arguments_text(call.object("args") or {})))
             elif part.has("text") and part.flag("thought"):
@@ -288,19 +374,21 @@ def _assistant(run: Iterable[ProtoFields], notes: Notes) -> Assistant:
 
 def _tools(fields: ProtoFields, notes: Notes) -> tuple[tuple[Tool, ...], ToolChoice]:
     tools: list[Tool] = []
-    for group in fields.children("tools"):
-        tools.extend(_tool(spec, notes) for spec in group.children("functionDeclarations"))
-        for name in group.unread("functionDeclarations"):
-            notes.add(group.at(name), "a tool of Google's servers: nothing here runs it")
+    for group in fields.repeated("tools"):
+        _settle(group, notes, "tools.*")
+        tools.extend(_tool(spec, notes) for spec in group.repeated("functionDeclarations"))
     config = fields.child("toolConfig")
     if config:
-        _note_rest(config, ("functionCallingConfig",), notes)
+        _settle(config, notes, "toolConfig")
     calling = config and config.child("functionCallingConfig")
-    return _choice(calling, tuple(tools), notes) if calling else (tuple(tools), ToolChoice())
+    if not calling:
+        return tuple(tools), ToolChoice()
+    _settle(calling, notes, "toolConfig.functionCallingConfig")
+    return _choice(calling, tuple(tools), notes)
 
 
 def _tool(spec: ProtoFields, notes: Notes) -> Tool:
-    _note_rest(spec, ("name", "description", "parameters", "parametersJsonSchema"), notes)
+    _settle(spec, notes, DECLARATION)
     name, description = spec.text("name"), spec.text_or("description")
     if (parameters := spec.object("parametersJsonSchema")) is not None:
         return Tool(name, description, parameters)
@@ -311,7 +399,6 @@ def _tool(spec: ProtoFields, notes: Notes) -> Tool:
 
 def _choice(calling: ProtoFields, tools: tuple[Tool, ...], notes: Notes) -> tuple[tuple[Tool, ...], ToolChoice]:
     """The tools that the model may call under a functionCallingConfig, and whether it must."""
-    _note_rest(calling, ("mode", "allowedFunctionNames"), notes)
     mode, allowed = calling.text_or("mode", "AUTO").upper(), calling.texts("allowedFunctionNames")
     if unknown := set(allowed) - {tool.name for tool in tools}:
         raise calling.error("allowedFunctionNames", f"not declared: {', '.join(sorted(unknown))}")
@@ -336,13 +423,8 @@ def _choice(calling: ProtoFields, tools: tuple[Tool, ...], notes: Notes) -> tupl
 
 
 def _sampling(config: ProtoFields, notes: Notes) -> Sampling:
-    known = (
-        *("temperature", "topP", "topK", "maxOutputTokens", "stopSequences", "seed"),
-        *("presencePenalty", "frequencyPenalty", "candidateCount", *SCHEMA_FIELDS),
-    )
-    _note_rest(config, known, notes)
     if (config.integer("candidateCount") or 1) > 1:
-        notes.add(config.at("candidateCount"), "the engine is asked for one candidate")
+        notes.add(config.at("candidateCount"), FATES["generationConfig.candidateCount"].why)
     return Sampling(
         max_tokens=bounded_integer(config, "maxOutputTokens", 1),
         temperature=bounded_number(config, "temperature", 0, 2),
@@ -355,7 +437,18 @@ def _sampling(config: ProtoFields, notes: Notes) -> Sampling:
     )
 
 
-SCHEMA_FIELDS = ("responseMimeType", "responseSchema", "responseJsonSchema", "_responseJsonSchema")
+def _thinking(config: ProtoFields, notes: Notes) -> Thinking:
+    thinking = config.child("thinkingConfig")
+    if not thinking:
+        return Thinking()
+    _settle(thinking, notes, "generationConfig.thinkingConfig")
+    level = thinking.text_or("thinkingLevel").lower()
+    effort = level if level not in ("", "thinking_level_unspecified") else None
+    # -1 leaves the amount to the model.
+    budget = bounded_integer(thinking, "thinkingBudget", -1)
+    if budget is None:
+        return Thinking(True if effort else None, effort)
+    return Thinking(budget != 0, effort, budget if budget > 0 else None)
 
 
 def _json_schema(config: ProtoFields, notes: Notes) -> Json | None:
@@ -371,5 +464,5 @@ def _json_schema(config: ProtoFields, notes: Notes) -> Json | None:
         case "text/plain":
             return None
         case kind:
-            notes.add(config.at("responseMimeType"), f"{kind}: the engine answers in text or JSON")
+            notes.add(config.at("responseMimeType"), f"{kind}: {FATES['generationConfig.responseMimeType'].why}")
             return None

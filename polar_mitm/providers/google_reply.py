@@ -9,7 +9,7 @@ import orjson
 from polar_mitm.chat import CallError, ChatReply, Json, ToolCall
 from polar_mitm.providers import sse
 from polar_mitm.providers.base import Ask
-from polar_mitm.providers.common import arguments_object, raw_call
+from polar_mitm.providers.common import client_arguments, object_repairs
 
 
 @dataclass(slots=True, frozen=True)
@@ -37,24 +37,25 @@ def stream(ask: GoogleAsk, reply: ChatReply) -> Iterator[bytes]:
     yield b"]"
 
 
+def repairs(ask: GoogleAsk, reply: ChatReply) -> tuple[str, ...]:
+    return object_repairs(reply.tool_calls)
+
+
 def stop_reason(body: Json) -> str:
     return str(body.get("response", body)["candidates"][0]["finishReason"])
 
 
 def _parts(reply: ChatReply) -> list[Json]:
+    if not reply.tool_calls and not reply.text.strip():
+        # Clients take an answer of thoughts alone for a broken stream, and ask again. Blanks are no answer to them.
+        return [{"text": reply.reasoning + reply.text}]
     parts: list[Json] = [{"text": reply.text}] if reply.text else []
     parts += [_function_call(call) for call in reply.tool_calls]
-    if not parts:
-        # Clients take an answer of thoughts alone for a broken stream, and ask again.
-        return [{"text": reply.reasoning}]
     return [{"text": reply.reasoning, "thought": True}, *parts] if reply.reasoning else parts
 
 
 def _function_call(call: ToolCall) -> Json:
-    arguments = arguments_object(call.arguments)
-    if arguments is None:
-        return {"text": raw_call(call)}
-    return {"functionCall": {"id": call.id, "name": call.name, "args": arguments}}
+    return {"functionCall": {"id": call.id, "name": call.name, "args": client_arguments(call.arguments)}}
 
 
 FINISH_REASONS: Mapping[str, str] = {
@@ -72,7 +73,7 @@ def _response(ask: GoogleAsk, reply: ChatReply, parts: list[Json], *, last: bool
     if last:
         candidate["finishReason"] = FINISH_REASONS[reply.finish_reason]
         response["usageMetadata"] = _usage(reply)
-    return {"response": response} if ask.wrapped else response
+    return {"response": response, "traceId": reply.id} if ask.wrapped else response
 
 
 def _usage(reply: ChatReply) -> Json:
@@ -122,4 +123,5 @@ def error(error: CallError) -> tuple[int, Json]:
 def stream_error(ask: GoogleAsk, error_: CallError) -> bytes:
     """In place of the stream: an array that holds the error alone, or its one event."""
     body = error(error_)[1]
+    body = {"response": body} if ask.wrapped else body
     return sse.event(body) if ask.framing == "sse" else b"[" + orjson.dumps(body) + b"]"

@@ -1,86 +1,73 @@
-"""What the two OpenAI APIs share: the error shape, the rule for system texts, what is left unread, small readings.
+"""What the two OpenAI APIs share: field fates, the error shape, the model list, what stands in for a file.
 
 No provider by itself: `openai_chat` and `openai_responses` are, and each owns the form of its own requests and replies.
 """
 
-from collections.abc import Collection, Mapping
+import base64
+import binascii
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from polar_mitm.chat import (
-    Assistant,
-    CallError,
-    Image,
-    Json,
-    Message,
-    System,
-    Text,
-    Tool,
-    ToolChoice,
-    User,
-)
-from polar_mitm.providers.common import Notes, folded_system
+from polar_mitm.chat import CallError, Image, Json, Text, Thinking, Tool, ToolCall, ToolChoice
+from polar_mitm.providers.base import Fate, ModelCard, Request, Route
+from polar_mitm.providers.common import Notes, sent_arguments
 from polar_mitm.providers.fields import Fields
 
-type Fates = Mapping[str, str]
-"""Field name -> why the model was not given it."""
+type Fates = Mapping[str, Fate]
+
+CARRIED = Fate("carried")
 
 UNKNOWN_FIELD = "unknown field"
 
-
-def names(words: str) -> frozenset[str]:
-    """A set of field names, from words with spaces between."""
-    return frozenset(words.split())
+# Where Google's API lives; it names its model list like OpenAI's.
+GOOGLE_HOST = "generativelanguage.googleapis.com"
 
 
-def note_rest(
+def emulated(why: str) -> Fate:
+    return Fate("emulated", why)
+
+
+def ignored(why: str) -> Fate:
+    return Fate("ignored", why)
+
+
+def refused(why: str) -> Fate:
+    return Fate("refused", why)
+
+
+def carried(words: str) -> dict[str, Fate]:
+    """The fate of fields that are carried, from their names with spaces between."""
+    return dict.fromkeys(words.split(), CARRIED)
+
+
+def under(prefix: str, fates: Fates) -> dict[str, Fate]:
+    """Fates of the fields inside another one; `*` in the prefix stands for a position in a list."""
+    return {f"{prefix}.{name}": fate for name, fate in fates.items()}
+
+
+def note_fates(
     notes: Notes,
     fields: Fields,
-    known: Collection[str],
     fates: Fates,
     idle: Mapping[str, tuple[Any, ...]] | None = None,
+    within: str = "",
 ) -> None:
-    """Note every field outside `known`. `idle` holds values that ask for nothing beyond what happens anyway."""
-    for name in fields.others(known):
-        if fields.get(name) not in (idle or {}).get(name, ()):
-            notes.add(fields.at(name), fates.get(name, UNKNOWN_FIELD))
+    """Note every field that is ignored or unknown. `idle` holds values that ask for nothing beyond what happens anyway.
 
-
-class Transcript:
-    """The message list in the making, under one rule: what a client appends never changes what came before.
-
-    System texts that lead become the one first System message. A later one stays where it was said, as a user message
-    of its own: many chat templates take a system message only at the beginning.
+    `within` is the field's own name in the tables, where they hold more than the fields of this object.
     """
+    for name in fields.others(()):
+        key = f"{within}.{name}" if within else name
+        fate = fates.get(key)
+        if fate is not None and fate.kind != "ignored":
+            continue
+        if fields.get(name) not in (idle or {}).get(key, ()):
+            notes.add(fields.at(name), fate.why if fate else UNKNOWN_FIELD)
 
-    def __init__(self) -> None:
-        self._leading: list[str] = []
-        self._messages: list[Message] = []
 
-    def system(self, text: str) -> None:
-        if self._messages:
-            self._messages.append(User((folded_system(text),)))
-        else:
-            self._leading.append(text)
-
-    def add(self, message: Message) -> None:
-        self._messages.append(message)
-
-    def continue_assistant(self, more: Assistant) -> None:
-        """Add to the assistant message that ends the transcript, or begin one."""
-        match self._messages:
-            case [*_, Assistant() as last]:
-                self._messages[-1] = Assistant(
-                    text="\n".join(filter(None, (last.text, more.text))),
-                    reasoning="\n".join(filter(None, (last.reasoning, more.reasoning))),
-                    tool_calls=last.tool_calls + more.tool_calls,
-                )
-            case _:
-                self._messages.append(more)
-
-    def messages(self) -> tuple[Message, ...]:
-        if not self._leading:
-            return tuple(self._messages)
-        return (System("\n\n".join(filter(None, self._leading))), *self._messages)
+def refuse(fields: Fields, name: str, fates: Fates, within: str = "") -> CallError:
+    """The error to raise about a field whose fate is to be refused."""
+    return fields.error(name, fates[f"{within}.{name}" if within else name].why)
 
 
 def image(fields: Fields, name: str, url: str) -> Image:
@@ -88,6 +75,31 @@ def image(fields: Fields, name: str, url: str) -> Image:
     if not url.startswith("data:"):
         raise fields.error(name, "only data: URLs are served; nothing is fetched from the network")
     return Image(url)
+
+
+def placeholder(what: str) -> Text:
+    """What the model reads in the place of something it cannot be shown."""
+    return Text(f"[{what}, which cannot be shown here]")
+
+
+def file_part(fields: Fields, notes: Notes, field: str) -> Text:
+    """A file of the request, in its place: its text when it carries text, else a placeholder, which is noted."""
+    name = fields.text_or("filename", "a file")
+    if (text := _data_text(fields.text_or("file_data"))) is not None:
+        return Text(f"<file name={name!r}>\n{text}\n</file>")
+    notes.add(field, "the model reads text and images; there is no file store")
+    return placeholder(f"the file {name!r}" if fields.has("filename") else name)
+
+
+def _data_text(url: str) -> str | None:
+    """The text in a `data:` URL of a text type; None for anything else."""
+    head, comma, data = url.partition(",")
+    if not comma or not head.startswith(("data:text/", "data:application/json")) or not head.endswith(";base64"):
+        return None
+    try:
+        return base64.b64decode(data, validate=True).decode()
+    except (binascii.Error, ValueError):
+        return None
 
 
 def function_tool(fields: Fields, name: str) -> Tool:
@@ -117,6 +129,17 @@ def json_schema(format_: Fields | None, nested: str = "") -> Json | None:
             raise format_.error("type", f"unknown format {other!r}; text, json_object and json_schema are served")
 
 
+def thinking(effort: str) -> Thinking:
+    """What a reasoning effort asks for, in its own word; `none` asks for no thinking and an empty word for nothing."""
+    match effort:
+        case "":
+            return Thinking()
+        case "none":
+            return Thinking(enabled=False)
+        case _:
+            return Thinking(enabled=True, effort=effort)
+
+
 def word_choice(fields: Fields, name: str, tools: Collection[object]) -> ToolChoice:
     """A tool choice said in one word, `auto` when absent. `tools` are those the model is given."""
     match fields.text_or(name, "auto"):
@@ -128,7 +151,51 @@ def word_choice(fields: Fields, name: str, tools: Collection[object]) -> ToolCho
             raise fields.error(name, f"unknown choice {mode!r}; it is one of none, auto, required")
 
 
+ALWAYS_STRICT = emulated("the text is made to fit the schema whatever else is said of it")
 ALLOWED_TOOLS_WHY = "the model is given every declared tool: a changing list would change the prompt's prefix"
+
+
+def models_route(request: Request) -> Route | None:
+    """The route of `GET .../models` and `GET .../models/{id}`, where the list is asked for in OpenAI's shape.
+
+    Google's list has the same path, and Codex asks for a catalogue of its own shape, naming its version, or at its
+    login's service; it goes on without one.
+    """
+    if request.method != "GET" or request.host == GOOGLE_HOST:
+        return None
+    if "x-goog-api-key" in request.headers or "key" in request.query:
+        return None
+    words = request.path.strip("/").split("/")
+    if "models" not in words or "client_version" in request.query or "backend-api" in words:
+        return None
+    at = words.index("models")
+    if any(word.startswith(("v1beta", "v1alpha")) for word in words[:at]):
+        return None
+    return Route("models", model="/".join(words[at + 1 :]) or None)
+
+
+def models(route: Route, cards: Sequence[ModelCard]) -> Json:
+    """The list of what is served, or the one model that the route names, under the name it was asked for by."""
+    if route.model is not None:
+        return _card(route.model)
+    return {"object": "list", "data": [_card(card.id) for card in cards]}
+
+
+def _card(name: str) -> Json:
+    # `created` is when a model came to be, in unix seconds; nobody here knows that of a served one.
+    return {"id": name, "object": "model", "created": 0, "owned_by": "polar"}
+
+
+def argument_repair(call: ToolCall) -> str:
+    """What had to be mended in the arguments of a plain function call (empty: nothing)."""
+    if sent_arguments(call.arguments) == call.arguments:
+        return ""
+    return "a call without arguments was given an empty object"
+
+
+def unserved(what: str) -> CallError:
+    """The error for a side request that this API does not have."""
+    return CallError("not_found", f"this API has no {what}")
 
 
 def api_error(error: CallError) -> tuple[int, Json]:

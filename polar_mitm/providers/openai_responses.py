@@ -1,10 +1,10 @@
 """OpenAI Responses: `POST .../responses`, as the `openai` SDK, Codex, Pi and opencode speak it over HTTP.
 
 Stateless: a request carries its whole conversation, and nothing is kept for a `previous_response_id`. Tools and calls
-are translated in `openai_responses_tools`; the WebSocket form of this API and compaction are not served.
+are translated in `openai_responses_tools`; the WebSocket form of this API is not served.
 """
 
-from typing import Any
+from dataclasses import dataclass, field
 
 from polar_mitm.chat import (
     Assistant,
@@ -14,37 +14,66 @@ from polar_mitm.chat import (
     Part,
     Sampling,
     Text,
+    Thinking,
+    ToolChoice,
     ToolResult,
-    User,
     text_of,
 )
 from polar_mitm.providers.base import Request, Route
 from polar_mitm.providers.common import Notes, bounded_integer, bounded_number, header_ids
 from polar_mitm.providers.fields import Fields
-from polar_mitm.providers.openai_common import Fates, Transcript, image, json_schema, names, note_rest, text_part
+from polar_mitm.providers.openai_common import (
+    file_part,
+    image,
+    json_schema,
+    models,
+    note_fates,
+    placeholder,
+    refuse,
+    text_part,
+    thinking,
+)
+from polar_mitm.providers.openai_responses_compaction import (
+    REQUEST,
+    is_compact_path,
+    is_trigger,
+    kept_messages,
+    named_compaction,
+    recalled,
+)
+from polar_mitm.providers.openai_responses_fates import FATES, HOSTED_ITEMS, IDLE
 from polar_mitm.providers.openai_responses_reply import (
     ResponsesAsk,
+    count,
     error,
     keepalive,
     render,
+    repairs,
     stop_reason,
     stream,
     stream_error,
     stream_type,
-    unseal,
 )
+from polar_mitm.providers.openai_responses_seal import unseal
 from polar_mitm.providers.openai_responses_tools import Toolbox, history_call
+from polar_mitm.providers.openai_responses_typed import patch_result, shell_result
+from polar_mitm.providers.openai_transcript import Transcript
 
 __all__ = [
+    "FATES",
     "HOSTS",
     "NAME",
     "SESSION_HEADERS",
     "ResponsesAsk",
+    "count",
     "error",
+    "fixed",
     "keepalive",
+    "models",
     "parse",
     "recognise",
     "render",
+    "repairs",
     "stop_reason",
     "stream",
     "stream_error",
@@ -71,110 +100,85 @@ SESSION_HEADERS = (
     "x-session-affinity",
 )
 
-READ = names(
-    "model input instructions tools tool_choice parallel_tool_calls text max_output_tokens temperature top_p stream "
-    "previous_response_id conversation prompt include"
-)
+TURN_METADATA = "x-codex-turn-metadata"
+ACCOUNT_HEADER = "chatgpt-account-id"
 
-FATES: Fates = {
-    "background": "the reply is given at once",
-    "client_metadata": "meant for the service, not for the model",
-    "context_management": "the client's history is given to the model whole",
-    "max_tool_calls": "it limits hosted tools, and nobody here runs those",
-    "metadata": "nothing is stored at the service",
-    "moderation": "there is no moderation service",
-    "prompt_cache_key": "kept as a harness id; the engine finds shared prefixes itself",
-    "prompt_cache_options": "the engine finds shared prefixes itself",
-    "prompt_cache_retention": "the engine finds shared prefixes itself",
-    "reasoning": "the run's chat template decides how the model reasons",
-    "safety_identifier": "the engine knows no users",
-    "service_tier": "there is one engine",
-    "store": "nothing is stored at the service",
-    "stream_options": "streams carry no obfuscation",
-    "top_logprobs": "log-probabilities go to the call record, not to the client",
-    "truncation": "a history that is too long is an error, never cut",
-    "user": "the engine knows no users",
-}
+FOREIGN_SEAL = "sealed by another service; the model is given what is readable"
+PART = "input.*.content.*"
+SCREENSHOT = "the model is given no computer"
 
-IDLE: dict[str, tuple[Any, ...]] = {
-    "background": (False,),
-    "metadata": ({},),
-    "reasoning": ({},),
-    "service_tier": ("auto", "default"),
-    "store": (False,),
-    "stream_options": ({}, {"include_obfuscation": False}),
-    "top_logprobs": (0,),
-    "truncation": ("disabled",),
-}
 
-# Ids and states of replayed items, and what Codex passes through to its own service, say nothing to a model.
-ITEM_READ = names(
-    "type id status internal_chat_message_metadata_passthrough role content call_id name namespace arguments input "
-    "output summary encrypted_content action tools"
-)
-ITEM_FATES: Fates = {"phase": "chat templates have no place for it", "caller": "the model itself makes every call"}
+@dataclass(slots=True)
+class _Reading:
+    """What the input of one request adds up to."""
 
-HOSTED_ITEMS = names(
-    "web_search_call file_search_call code_interpreter_call image_generation_call computer_call computer_call_output "
-    "mcp_call mcp_list_tools mcp_approval_request mcp_approval_response tool_search_call tool_search_output "
-    "shell_call shell_call_output apply_patch_call apply_patch_call_output program program_output"
-)
-PARTS_LEFT_OUT: Fates = {
-    "input_file": "the model reads text and images; there is no file store",
-    "input_audio": "the model reads text and images",
-    "computer_screenshot": "the model is given no computer",
-}
-PART_FATES: Fates = {
-    "detail": "the engine scales images by its own rule",
-    "file_id": "there is no file store",
-    "prompt_cache_breakpoint": "the engine finds shared prefixes itself",
-}
+    transcript: Transcript
+    toolbox: Toolbox
+    notes: Notes
+    thinking: Thinking = field(default_factory=Thinking)
+    json_schema: Json | None = None
 
 
 def recognise(request: Request) -> Route | None:
-    if request.method == "POST" and request.path.rstrip("/").rpartition("/")[2] == "responses":
-        return Route("generate")
+    """Replies are not stored, so `.../responses/{id}` and what is beneath it is nobody's path: a 404."""
+    match request.method, request.path.rstrip("/").split("/"):
+        case "POST", [*_, "responses"] | [*_, "responses", "compact"]:
+            return Route("generate")
+        case "POST", [*_, "responses", "input_tokens"]:
+            return Route("count")
+        case "GET", [*_, "wham", "accounts", "check"]:
+            return Route("fixed")
     return None
+
+
+def fixed(request: Request) -> Json:
+    """What Codex asks once after a ChatGPT login: that its account may be used from anywhere."""
+    account = {"id": request.headers.get(ACCOUNT_HEADER, "local")}
+    everywhere = dict.fromkeys(("workspace_backend_origin", "account_routing_override"), "NO_CONSTRAINT")
+    return {"accounts": [{**account, **everywhere}]}
 
 
 def parse(request: Request, route: Route, body: Json) -> ResponsesAsk:
     fields = Fields.of_body(body)
     _refuse_state(fields)
-    notes, transcript = Notes(), Transcript()
-    toolbox = Toolbox(notes)
-    note_rest(notes, fields, READ, FATES, IDLE)
-    for included in fields.texts("include"):
-        if included != "reasoning.encrypted_content":
-            notes.add(f"include.{included}", "the reply holds nothing of that kind")
-    text = fields.child("text") or Fields({}, "text")
-    note_rest(notes, text, ("format",), {"verbosity": "the model takes no such setting"})
-
+    notes = Notes()
+    reading = _Reading(Transcript(notes, "input"), Toolbox(notes), notes)
+    _note_body(fields, notes)
+    _configure(fields, reading)
+    toolbox = reading.toolbox
     toolbox.add(fields.children("tools"))
     if fields.has("instructions"):
-        transcript.system(fields.text("instructions"))
-    _read_input(fields, transcript, toolbox, notes)
-    if not transcript.messages():
+        reading.transcript.system(fields.text("instructions"))
+    compacting = _read_input(fields, reading) or is_compact_path(request)
+    messages = reading.transcript.messages()
+    if not messages:
         raise fields.error("input", "field required")
+    harness_ids = _harness_ids(request, fields)
     chat = ChatRequest(
-        messages=transcript.messages(),
-        tools=toolbox.tools,
-        tool_choice=toolbox.choice(fields),
-        parallel_tool_calls=fields.flag("parallel_tool_calls"),
+        messages=(*messages, REQUEST) if compacting else messages,
+        tools=() if compacting else toolbox.tools,
+        tool_choice=ToolChoice() if compacting else toolbox.choice(fields),
+        parallel_tool_calls=None if compacting else fields.flag("parallel_tool_calls"),
         sampling=Sampling(
             max_tokens=bounded_integer(fields, "max_output_tokens", 1),
             temperature=bounded_number(fields, "temperature", 0, 2),
             top_p=bounded_number(fields, "top_p", 0, 1),
         ),
-        json_schema=json_schema(text.child("format")),
+        json_schema=None if compacting else reading.json_schema,
+        thinking=reading.thinking,
         not_carried=notes.all(),
     )
+    is_path = is_compact_path(request)
     return ResponsesAsk(
         chat=chat,
-        model=fields.text("model"),
-        stream=fields.flag("stream") or False,
-        harness_ids=_harness_ids(request, fields),
+        model=fields.text_or("model") if route.action == "count" else fields.text("model"),
+        stream=bool(fields.flag("stream")) and not is_path,
+        harness_ids=harness_ids,
+        compacts=compacting or named_compaction(harness_ids.get(TURN_METADATA, "")),
         declared=toolbox.declared,
         echo=_echo(fields),
+        compacting=compacting,
+        kept=kept_messages(fields) if is_path else None,
     )
 
 
@@ -182,13 +186,29 @@ def _refuse_state(fields: Fields) -> None:
     """Raises CallError where the request needs something that a stateless server does not have."""
     if fields.has("previous_response_id"):
         previous = fields.text("previous_response_id")
-        problem = (
-            f"Previous response with id '{previous}' not found: replies are not stored, send the whole conversation."
-        )
+        problem = f"Previous response with id '{previous}' not found: {FATES['previous_response_id'].why}"
         raise CallError("invalid_request", problem, param="previous_response_id")
     for name in ("conversation", "prompt"):
         if fields.has(name):
-            raise fields.error(name, "nothing is stored at the service; send the whole conversation as input")
+            raise refuse(fields, name, FATES)
+
+
+def _note_body(fields: Fields, notes: Notes) -> None:
+    note_fates(notes, fields, FATES, IDLE)
+    for name in ("text", "reasoning", "stream_options"):
+        if (object_ := fields.child(name)) is not None:
+            note_fates(notes, object_, FATES, IDLE, within=name)
+    for included in fields.texts("include"):
+        if included != "reasoning.encrypted_content":
+            notes.add(f"include.{included}", "the reply holds nothing of that kind")
+
+
+def _configure(fields: Fields, reading: _Reading) -> None:
+    """Read how much the model is to think and what form its text is to have, where these fields say so."""
+    if (reasoning := fields.child("reasoning")) and reasoning.has("effort"):
+        reading.thinking = thinking(reasoning.text("effort"))
+    if (text := fields.child("text")) and text.has("format"):
+        reading.json_schema = json_schema(text.child("format"))
 
 
 def _harness_ids(request: Request, fields: Fields) -> dict[str, str]:
@@ -217,41 +237,77 @@ def _echo(fields: Fields) -> Json:
     }
 
 
-def _read_input(fields: Fields, transcript: Transcript, toolbox: Toolbox, notes: Notes) -> None:
+def _read_input(fields: Fields, reading: _Reading) -> bool:
+    """Read every item. Gives whether the input ends in asking for a compaction."""
     if isinstance(fields.get("input"), str):
-        transcript.add(User((text_part(fields, "input"),)))
-        return
-    for item in fields.children("input"):
-        _read_item(item, transcript, toolbox, notes)
+        reading.transcript.user((text_part(fields, "input"),))
+        return False
+    items = [*fields.children("input")]
+    compacting = bool(items) and is_trigger(items[-1].value)
+    for item in items[:-1] if compacting else items:
+        _read_item(item, reading)
+    return compacting
 
 
-def _read_item(item: Fields, transcript: Transcript, toolbox: Toolbox, notes: Notes) -> None:
+def _read_item(item: Fields, reading: _Reading) -> None:
     """Everything the assistant did between two user or tool items is one message, as the model sampled it."""
+    transcript, notes = reading.transcript, reading.notes
     kind = item.text("type") if item.has("type") or not item.has("role") else "message"
-    note_rest(notes, item, ITEM_READ, ITEM_FATES)
+    if kind in HOSTED_ITEMS or (kind.startswith("tool_search_") and item.text_or("execution") != "client"):
+        notes.add(f"{item.path}.{kind}", "it belongs to a hosted tool, and nobody here runs those")
+        return
+    note_fates(notes, item, FATES, IDLE, within="input.*")
     match kind:
         case "message":
             _read_message(item, transcript, notes)
-        case "function_call" | "custom_tool_call" | "local_shell_call":
+        case "function_call" | "custom_tool_call":
             transcript.continue_assistant(Assistant(tool_calls=(history_call(item),)))
-        case "function_call_output" | "custom_tool_call_output":
-            transcript.add(ToolResult(item.text("call_id"), _content(item, "output", notes)))
-        case "local_shell_call_output":
-            call_id = item.text_or("call_id") or item.text("id")  # this item's id is the call's
-            transcript.add(ToolResult(call_id, _content(item, "output", notes)))
+        case "local_shell_call" | "shell_call" | "apply_patch_call" | "tool_search_call":
+            if (action := item.child("action")) is not None:
+                note_fates(notes, action, FATES, IDLE, within="input.*.action")
+            transcript.continue_assistant(Assistant(tool_calls=(history_call(item),)))
         case "reasoning":
             if reasoning := _replayed_reasoning(item, notes):
                 transcript.continue_assistant(Assistant(reasoning=reasoning))
         case "additional_tools":
-            toolbox.add(item.children("tools"))
+            reading.toolbox.add(item.children("tools"))
+        case "configuration_update":
+            _configure(item, reading)
+        case "compaction":
+            _recall(item, reading)
+        case "compaction_trigger":
+            notes.add(f"{item.path}.{kind}", "only the last item can ask for a compaction")
         case "item_reference":
             raise item.error("type", "nothing is stored at the service; send the item itself")
-        case "compaction" | "compaction_trigger":
-            raise item.error("type", f"{kind!r} is not served; let the client summarise by an ordinary request")
-        case _ if kind in HOSTED_ITEMS:
-            notes.add(f"{item.path}.{kind}", "it belongs to a hosted tool, and nobody here runs those")
+        case _ if kind.endswith("_output"):
+            transcript.result(_result(item, kind, reading))
         case _:
             raise item.error("type", f"unknown input item {kind!r}")
+
+
+def _result(item: Fields, kind: str, reading: _Reading) -> ToolResult:
+    match kind:
+        case "function_call_output" | "custom_tool_call_output":
+            return ToolResult(item.text("call_id"), _content(item, "output", reading.notes))
+        case "local_shell_call_output":
+            call_id = item.text_or("call_id") or item.text("id")  # this item's id is the call's
+            return ToolResult(call_id, _content(item, "output", reading.notes))
+        case "shell_call_output":
+            return ToolResult(item.text("call_id"), (Text(shell_result(item)),))
+        case "apply_patch_call_output":
+            return ToolResult(item.text("call_id"), (Text(patch_result(item)),))
+        case "tool_search_output":
+            return ToolResult(item.text("call_id"), (Text(reading.toolbox.found(item.children("tools"))),))
+        case _:
+            raise item.error("type", f"unknown input item {kind!r}")
+
+
+def _recall(item: Fields, reading: _Reading) -> None:
+    summary = unseal(item.text("encrypted_content"))
+    if summary is None:
+        reading.notes.add(item.at("encrypted_content"), FOREIGN_SEAL)
+    elif summary:
+        reading.transcript.user(recalled(summary).parts)
 
 
 def _read_message(item: Fields, transcript: Transcript, notes: Notes) -> None:
@@ -262,7 +318,7 @@ def _read_message(item: Fields, transcript: Transcript, notes: Notes) -> None:
         case "system" | "developer":
             transcript.system(text_of(content))
         case "user":
-            transcript.add(User(content))
+            transcript.user(content)
         case "assistant":
             transcript.continue_assistant(Assistant(text_of(content)))
         case role:
@@ -275,23 +331,31 @@ def _content(item: Fields, name: str, notes: Notes) -> tuple[Part, ...]:
         return ()
     if isinstance(content, str):
         return (Text(content),)
-    return tuple(part for fields in item.children(name) if (part := _part(fields, notes)) is not None)
+    return tuple(_part(fields, notes) for fields in item.children(name))
 
 
-def _part(fields: Fields, notes: Notes) -> Part | None:
+def _part(fields: Fields, notes: Notes) -> Part:
     kind = fields.text("type")
     match kind:
         case "input_text" | "output_text" | "text":
-            note_rest(notes, fields, ("type", "text", "annotations", "logprobs"), PART_FATES)
+            note_fates(notes, fields, FATES, IDLE, within=PART)
             return text_part(fields)
         case "refusal":
             return text_part(fields, "refusal")
         case "input_image":
-            note_rest(notes, fields, ("type", "image_url"), PART_FATES, {"detail": ("auto",)})
-            return image(fields, "image_url", fields.text("image_url")) if fields.has("image_url") else None
-        case _ if kind in PARTS_LEFT_OUT:
-            notes.add(f"{fields.path}.{kind}", PARTS_LEFT_OUT[kind])
-            return None
+            note_fates(notes, fields, FATES, IDLE, within=PART)
+            if fields.has("image_url"):
+                return image(fields, "image_url", fields.text("image_url"))
+            notes.add(fields.at("file_id"), "there is no file store")
+            return placeholder("an image")
+        case "input_file":
+            return file_part(fields, notes, fields.at(kind))
+        case "input_audio":
+            notes.add(fields.at(kind), "the model reads text and images")
+            return placeholder("an audio recording")
+        case "computer_screenshot":
+            notes.add(fields.at(kind), SCREENSHOT)
+            return placeholder("a screenshot")
         case _:
             raise fields.error("type", f"unknown content part {kind!r}")
 
@@ -301,6 +365,6 @@ def _replayed_reasoning(item: Fields, notes: Notes) -> str:
     if item.has("encrypted_content"):
         if (text := unseal(item.text("encrypted_content"))) is not None:
             return text
-        notes.add(item.at("encrypted_content"), "sealed by another service; the model is given what is readable")
+        notes.add(item.at("encrypted_content"), FOREIGN_SEAL)
     parts = [*item.children("content")] or [*item.children("summary")]
     return "\n".join(part.text("text") for part in parts)

@@ -2,7 +2,6 @@
 `openai_responses`.
 """
 
-import base64
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -11,10 +10,9 @@ from polar_mitm.chat import CallError, ChatReply, Json
 from polar_mitm.providers import sse
 from polar_mitm.providers.base import Ask
 from polar_mitm.providers.openai_common import api_error
-from polar_mitm.providers.openai_responses_tools import Declared, call_item
-
-# Marks reasoning text that polar itself put into `encrypted_content`, so that a replay brings it back whole.
-REASONING_SEAL = "polar.v1."
+from polar_mitm.providers.openai_responses_compaction import CUT_SHORT, compacted, compaction_item
+from polar_mitm.providers.openai_responses_seal import seal
+from polar_mitm.providers.openai_responses_tools import Declared, call_item, call_repair
 
 
 @dataclass(slots=True, frozen=True)
@@ -23,20 +21,10 @@ class ResponsesAsk(Ask):
     """How the client declared each tool, by the name the model calls it."""
     echo: Json = field(default_factory=dict)
     """Fields of the request that the response object repeats."""
-
-
-def seal(reasoning: str) -> str:
-    return REASONING_SEAL + base64.b64encode(reasoning.encode()).decode()
-
-
-def unseal(encrypted_content: str) -> str | None:
-    """The reasoning text that `seal` put away; None for content of another service."""
-    if not encrypted_content.startswith(REASONING_SEAL):
-        return None
-    try:
-        return base64.b64decode(encrypted_content.removeprefix(REASONING_SEAL), validate=True).decode()
-    except ValueError:  # no base64, or no text: cut or changed on the way
-        return None
+    compacting: bool = False
+    """Whether the answer is a summary in the one form that stands for the whole conversation."""
+    kept: list[Json] | None = None
+    """The user messages that a compacted conversation begins with; None where the answer is a response object."""
 
 
 def render(ask: ResponsesAsk, reply: ChatReply) -> Json:
@@ -47,7 +35,9 @@ def render(ask: ResponsesAsk, reply: ChatReply) -> Json:
         "output_tokens_details": {"reasoning_tokens": reply.usage.reasoning_tokens},
         "total_tokens": reply.usage.prompt_tokens + reply.usage.completion_tokens,
     }
-    reason = _incomplete_reason(reply)
+    if ask.kept is not None:
+        return compacted(ask.kept, reply, usage)
+    reason = _incomplete_reason(ask, reply)
     return {
         **_response(ask, f"resp_{reply.id}", reply.created, "incomplete" if reason else "completed"),
         "incomplete_details": {"reason": reason} if reason else None,
@@ -79,12 +69,27 @@ def _response(ask: ResponsesAsk, response_id: str, created: int, status: str) ->
 
 def stop_reason(body: Json) -> str:
     """`completed`, or why it is not."""
+    if body["object"] == "response.compaction":
+        return "completed"
     details = body["incomplete_details"]
     return str(details["reason"] if details else body["status"])
 
 
-def _incomplete_reason(reply: ChatReply) -> str | None:
+def repairs(ask: ResponsesAsk, reply: ChatReply) -> tuple[str, ...]:
+    if ask.compacting:
+        return (CUT_SHORT,) if reply.finish_reason == "length" else ()
+    mended = ((call.name, call_repair(call, ask.declared)) for call in reply.tool_calls)
+    return tuple(f"{name}: {what}" for name, what in mended if what)
+
+
+def count(ask: ResponsesAsk, tokens: int) -> Json:
+    return {"object": "response.input_tokens", "input_tokens": tokens}
+
+
+def _incomplete_reason(ask: ResponsesAsk, reply: ChatReply) -> str | None:
     match reply.finish_reason:
+        case _ if ask.compacting:  # Codex ends the run where its summary is not whole
+            return None
         case "length":
             return "max_output_tokens"
         case "content_filter":
@@ -94,6 +99,8 @@ def _incomplete_reason(reply: ChatReply) -> str | None:
 
 
 def _output(ask: ResponsesAsk, reply: ChatReply) -> list[Json]:
+    if ask.compacting:
+        return [compaction_item(reply)]
     items: list[Json] = []
     if reply.reasoning:
         items.append(
@@ -110,10 +117,13 @@ def _output(ask: ResponsesAsk, reply: ChatReply) -> list[Json]:
         part = {"type": "output_text", "text": reply.text, "annotations": [], "logprobs": []}
         message = {"id": f"msg_{reply.id}", "type": "message", "status": "completed", "role": "assistant"}
         items.append({**message, "content": [part]})
-    for number, call in enumerate(reply.tool_calls):
-        items.append(call_item(call, ask.declared, f"{reply.id}{number}", "completed"))
-    if _incomplete_reason(reply):
+    whole = _incomplete_reason(ask, reply) is None
+    if not whole and not reply.tool_calls:
         items[-1]["status"] = "incomplete"
+    for number, call in enumerate(reply.tool_calls, start=1):
+        # What a limit cuts off is the last call.
+        is_whole = whole or number < len(reply.tool_calls)
+        items.append(call_item(call, ask.declared, f"{reply.id}{number - 1}", is_whole))
     return items
 
 
@@ -142,8 +152,17 @@ def _events(ask: ResponsesAsk, reply: ChatReply) -> Iterator[tuple[str, Json]]:
 
 def _opened(item: Json) -> Json:
     """The item as it is announced: every field there, none of them filled. Codex loses an item without its lists."""
+    match item["type"]:
+        case "reasoning":  # its seal is what the end of the item adds
+            item = {name: value for name, value in item.items() if name != "encrypted_content"}
+        case "shell_call":
+            item = {**item, "action": {**item["action"], "commands": []}}
+        case "compaction":
+            return {**item, "encrypted_content": ""}
     empty: Json = {"status": "in_progress", "content": [], "arguments": "", "input": ""}
-    return {name: empty.get(name, value) for name, value in item.items() if name != "encrypted_content"}
+    if item["type"] == "tool_search_call":
+        empty["arguments"] = {}
+    return {name: empty.get(name, value) for name, value in item.items()}
 
 
 def _filling(item: Json) -> Iterator[tuple[str, Json]]:

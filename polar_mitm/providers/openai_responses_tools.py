@@ -1,60 +1,37 @@
-"""Tools of the Responses API: functions, custom tools, namespaces and local_shell as functions a Chat model can call.
+"""Tools of the Responses API: functions, custom tools, namespaces and typed tools as functions a Chat model can call.
 
 The model sees plain functions. A `Toolbox` remembers how each was declared, so that a call goes back in the form its
 client executes, and replayed calls are translated the same way. Hosted tools, which only OpenAI runs, are left out.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
 
-import orjson
-
-from polar_mitm.chat import Json, Tool, ToolCall, ToolChoice
-from polar_mitm.providers.common import Notes, arguments_object, arguments_text
+from polar_mitm.chat import Json, Tool, ToolCall, ToolChoice, tool_wire
+from polar_mitm.providers.common import Notes, sent_arguments
 from polar_mitm.providers.fields import Fields
 from polar_mitm.providers.openai_common import (
     ALLOWED_TOOLS_WHY,
-    Fates,
+    argument_repair,
     function_tool,
-    names,
-    note_rest,
+    note_fates,
     word_choice,
 )
-
-LOCAL_SHELL = "local_shell"
-
-TOOL_READ = names("type name description parameters strict format tools")
-TOOL_FATES: Fates = {
-    "defer_loading": "every declared tool is given to the model at once",
-    "output_schema": "chat templates have no place for a result's schema",
-    "allowed_callers": "the model itself makes every call",
-    "async": "calls are answered in turn",
-}
-IDLE = {"defer_loading": (False,), "async": (False,), "allowed_callers": (["direct"],)}
-
-LOCAL_SHELL_TOOL = Tool(
-    LOCAL_SHELL,
-    "Runs a command on the user's machine.",
-    {
-        "type": "object",
-        "properties": {
-            "command": {"type": "array", "items": {"type": "string"}, "description": "The program and its arguments."},
-            "working_directory": {"type": "string"},
-            "timeout_ms": {"type": "integer"},
-        },
-        "required": ["command"],
-    },
-)
+from polar_mitm.providers.openai_freeform import freeform_arguments, freeform_tool, raw_text
+from polar_mitm.providers.openai_responses_fates import FATES, IDLE
+from polar_mitm.providers.openai_responses_typed import CALLS, TYPED, offered, replayed, run_here, written
 
 
 @dataclass(slots=True, frozen=True)
 class Declared:
     """How the client declared a tool that the model knows as a function."""
 
-    kind: Literal["function", "custom", "local_shell"]
+    kind: str
+    """`function`, `custom`, or a type of TYPED."""
     name: str
     namespace: str = ""
+    grammar: str = ""
+    """Of a custom tool; empty where it takes any text."""
 
 
 class Toolbox:
@@ -74,43 +51,53 @@ class Toolbox:
         return self._declared
 
     def add(self, tools: Iterable[Fields]) -> None:
-        for tool in tools:
-            if tool.text("type") == "namespace":
-                self._add_namespace(tool)
-            else:
-                self._add_tool(tool, "", "")
+        for tool, declared in self._read(tools):
+            if self._tools.get(tool.name, tool) != tool:
+                self._notes.add(f"tools.{tool.name}", "declared more than once; the last declaration counts")
+            self._tools[tool.name] = tool
+            self._declared[tool.name] = declared
 
-    def _add_namespace(self, fields: Fields) -> None:
+    def found(self, tools: Iterable[Fields]) -> str:
+        """The text of a search's result: the tools it found, which can be called from then on.
+
+        They are told in the conversation, where the search was: the tool list stands before it, and a longer one would
+        change the prompt's prefix.
+        """
+        lines = []
+        for tool, declared in self._read(tools):
+            self._declared.setdefault(tool.name, declared)
+            lines.append(written(tool_wire(tool)))
+        return "\n".join(lines) or "No tools were found."
+
+    def _read(self, tools: Iterable[Fields]) -> Iterable[tuple[Tool, Declared]]:
+        for fields in tools:
+            match fields.text("type"):
+                case "namespace":
+                    yield from self._read_namespace(fields)
+                case kind if run_here(fields):
+                    tool = offered(fields)
+                    yield tool, Declared(kind, tool.name)
+                case "function" | "custom":
+                    yield _declaration(fields, "")
+                case kind:
+                    label = fields.text_or("server_label")  # tells several MCP servers apart
+                    self._notes.add(".".join(filter(None, ("tools", kind, label))), f"nobody here runs {kind!r}")
+                    continue
+            note_fates(self._notes, fields, FATES, IDLE, within="tools.*")
+
+    def _read_namespace(self, fields: Fields) -> Iterable[tuple[Tool, Declared]]:
         namespace, about = fields.text("name"), fields.text_or("description")
-        note_rest(self._notes, fields, TOOL_READ, TOOL_FATES, IDLE)
-        for tool in fields.children("tools"):
-            self._add_tool(tool, namespace, about)
-            about = ""  # said once, with the namespace's first tool
-
-    def _add_tool(self, fields: Fields, namespace: str, about: str) -> None:
-        match fields.text("type"):
-            case "function":
-                name = fields.text("name")
-                tool = function_tool(fields, flat_name(name, namespace))
-                self._keep(tool, Declared("function", name, namespace), about)
-            case "custom":
-                name = fields.text("name")
-                self._keep(_custom_tool(fields, flat_name(name, namespace)), Declared("custom", name, namespace), about)
-            case "local_shell" if not namespace:
-                self._keep(LOCAL_SHELL_TOOL, Declared("local_shell", LOCAL_SHELL), about)
-            case kind:
-                label = fields.text_or("server_label")  # tells several MCP servers apart
-                self._notes.add(".".join(filter(None, ("tools", namespace, kind, label))), f"nobody here runs {kind!r}")
-                return
-        note_rest(self._notes, fields, TOOL_READ, TOOL_FATES, IDLE)
-
-    def _keep(self, tool: Tool, declared: Declared, about: str) -> None:
-        if about:
-            tool = Tool(tool.name, f"{about}\n\n{tool.description}".strip(), tool.parameters, tool.strict)
-        if self._tools.get(tool.name, tool) != tool:
-            self._notes.add(f"tools.{tool.name}", "declared more than once; the last declaration counts")
-        self._tools[tool.name] = tool
-        self._declared[tool.name] = declared
+        for inner in fields.children("tools"):
+            note_fates(self._notes, inner, FATES, IDLE, within="tools.*")
+            kind = inner.text("type")
+            if kind not in ("function", "custom"):
+                self._notes.add(f"tools.{namespace}.{kind}", f"nobody here runs {kind!r}")
+                continue
+            tool, declared = _declaration(inner, namespace)
+            if about:  # said once, with the namespace's first tool
+                tool = replace(tool, description="\n\n".join(filter(None, (about, tool.description))))
+                about = ""
+            yield tool, declared
 
     def choice(self, fields: Fields) -> ToolChoice:
         """What `tool_choice` asks for. Raises CallError where it forces a tool that the model is not given."""
@@ -120,11 +107,13 @@ class Toolbox:
         match choice.text("type"):
             case "function" | "custom" as kind:
                 return ToolChoice("named", self._forced(choice, kind, choice.text("name")))
-            case "local_shell":
-                return ToolChoice("named", self._forced(choice, "local_shell", LOCAL_SHELL))
+            case kind if any(declared.kind == kind for declared in self._declared.values()):
+                return ToolChoice("named", self._forced(choice, kind, TYPED[kind].tool.name))
             case "allowed_tools":
                 self._notes.add("tool_choice.tools", ALLOWED_TOOLS_WHY)
                 return word_choice(choice, "mode", self._tools)
+            case kind if kind in TYPED:
+                raise choice.error("type", f"no tool of type {kind!r} is declared for the client to run")
             case kind:
                 raise choice.error("type", f"a tool of type {kind!r} cannot be forced: nobody here runs it")
 
@@ -141,20 +130,16 @@ def flat_name(name: str, namespace: str) -> str:
     return f"{namespace}__{name}" if namespace else name
 
 
-def _custom_tool(fields: Fields, name: str) -> Tool:
-    """A tool that takes raw text, as a function of one string. The grammar of the text goes into the description."""
-    description = [fields.text_or("description"), "Give the raw text as the string `input`."]
-    grammar = fields.child("format")
-    if grammar and grammar.text_or("type") == "grammar":
-        syntax = grammar.text_or("syntax", "lark")
-        description.append(f"The text must match this {syntax} grammar:\n{grammar.text('definition')}")
-    parameters: Json = {
-        "type": "object",
-        "properties": {"input": {"type": "string", "description": "The tool's whole input, as raw text."}},
-        "required": ["input"],
-        "additionalProperties": False,
-    }
-    return Tool(name, "\n\n".join(filter(None, description)), parameters)
+def _declaration(fields: Fields, namespace: str) -> tuple[Tool, Declared]:
+    """A function or custom tool, as the model sees it and as it was declared."""
+    name = fields.text("name")
+    if fields.text("type") == "function":
+        return function_tool(fields, flat_name(name, namespace)), Declared("function", name, namespace)
+    form = fields.child("format")
+    grammar = form if form and form.text_or("type") == "grammar" else None
+    definition = grammar.text("definition") if grammar else ""
+    tool = freeform_tool(fields, flat_name(name, namespace), grammar)
+    return tool, Declared("custom", name, namespace, definition)
 
 
 def history_call(item: Fields) -> ToolCall:
@@ -165,58 +150,44 @@ def history_call(item: Fields) -> ToolCall:
             return ToolCall(call_id, flat_name(item.text("name"), item.text_or("namespace")), item.text("arguments"))
         case "custom_tool_call":
             name = flat_name(item.text("name"), item.text_or("namespace"))
-            return ToolCall(call_id, name, arguments_text({"input": item.text("input")}))
-        case "local_shell_call":
-            action = item.required("action").value
-            asked = {name: action[name] for name in LOCAL_SHELL_TOOL.parameters["properties"] if action.get(name)}
-            return ToolCall(call_id, LOCAL_SHELL, arguments_text(asked))
+            return ToolCall(call_id, name, freeform_arguments(item.text("input")))
+        case kind if kind in CALLS:
+            return ToolCall(call_id, *replayed(item))
         case kind:
             raise item.error("type", f"{kind!r} is no call")
 
 
-def call_item(call: ToolCall, declared: Mapping[str, Declared], item_id: str, status: str) -> Json:
+def call_item(call: ToolCall, declared: Mapping[str, Declared], item_id: str, whole: bool) -> Json:
     """The model's call as the output item that the client executes: its type follows the declared tool's."""
     tool = declared.get(call.name, Declared("function", call.name))
+    shown, _ = _shown(call, tool)
+    typed = TYPED.get(tool.kind)
+    if typed:
+        status = "completed" if whole else typed.cut_off
+        return {
+            "id": f"{typed.item_id}_{item_id}",
+            "type": typed.item,
+            "status": status,
+            "call_id": call.id,
+            **shown,
+        }
+    head, kind = ("ctc", "custom_tool_call") if tool.kind == "custom" else ("fc", "function_call")
     place = {"namespace": tool.namespace} if tool.namespace else {}
-    match tool.kind:
-        case "custom":
-            item: Json = {"id": f"ctc_{item_id}", "type": "custom_tool_call", "status": status, "call_id": call.id}
-            return {**item, "name": tool.name, **place, "input": raw_input(call.arguments)}
-        case "local_shell":
-            item = {"id": f"lsh_{item_id}", "type": "local_shell_call", "status": status, "call_id": call.id}
-            return {**item, "action": _shell_action(call.arguments)}
-        case "function":
-            item = {"id": f"fc_{item_id}", "type": "function_call", "status": status, "call_id": call.id}
-            return {**item, "name": tool.name, **place, "arguments": call.arguments}
+    status = "completed" if whole else "incomplete"
+    item: Json = {"id": f"{head}_{item_id}", "type": kind, "status": status, "call_id": call.id}
+    return {**item, "name": tool.name, **place, **shown}
 
 
-def raw_input(arguments: str) -> str:
-    """The text a model meant for a custom tool: its `input`, or the one string it gave under another name.
-
-    Anything else goes to the client as the model wrote it; models that know such a tool often write the text bare.
-    """
-    try:
-        value = orjson.loads(arguments)
-    except orjson.JSONDecodeError:
-        return arguments
-    match value:
-        case str(text) | {"input": str(text)}:
-            return text
-        case dict() if len(value) == 1 and isinstance(text := next(iter(value.values())), str):
-            return text
-        case _:
-            return arguments
+def call_repair(call: ToolCall, declared: Mapping[str, Declared]) -> str:
+    """What had to be mended in a call to give it its item's form (empty: nothing)."""
+    return _shown(call, declared.get(call.name, Declared("function", call.name)))[1]
 
 
-def _shell_action(arguments: str) -> Json:
-    value = arguments_object(arguments) or {}
-    command = value.get("command")
-    if not (isinstance(command, list) and all(isinstance(word, str) for word in command)):
-        # The client gets what the model wrote, and its own error about it.
-        return {"type": "exec", "command": [arguments], "env": {}}
-    action: Json = {"type": "exec", "command": command, "env": {}}
-    if isinstance(directory := value.get("working_directory"), str):
-        action["working_directory"] = directory
-    if isinstance(timeout := value.get("timeout_ms"), int) and not isinstance(timeout, bool):
-        action["timeout_ms"] = timeout
-    return action
+def _shown(call: ToolCall, tool: Declared) -> tuple[Json, str]:
+    """What the client executes, in the item's own fields, and what was mended in it."""
+    if tool.kind in TYPED:
+        return TYPED[tool.kind].shape(call.arguments)
+    if tool.kind == "custom":
+        text, mended = raw_text(call.arguments, tool.grammar)
+        return {"input": text}, mended
+    return {"arguments": sent_arguments(call.arguments)}, argument_repair(call)

@@ -1,9 +1,10 @@
 """The way of one call: parsed request -> engine -> call record -> the provider's answer.
 
-`Exchange.run` is the only such path; answering in the hook and streaming through the loopback both await it. It knows
-no mitmproxy: who called and how bytes travel is `intercept`'s and `loopback`'s.
+`Exchange` is the only such path; answering in the hook and streaming through the loopback both await it. It knows no
+mitmproxy: who called and how bytes travel is `intercept`'s and `loopback`'s.
 """
 
+import asyncio
 import logging
 import time
 from dataclasses import asdict, dataclass
@@ -20,6 +21,7 @@ from polar_mitm.capture.record import (
     EngineInfo,
     Failure,
     Identity,
+    Kind,
     Lost,
     Origin,
     Response,
@@ -39,7 +41,9 @@ from polar_mitm.chat import (
 from polar_mitm.engine.client import Sample
 from polar_mitm.engine.scripted import tool_call_regex
 from polar_mitm.providers import Ask, Provider, Request
+from polar_mitm.proxy.kinds import Opening, classify
 from polar_mitm.proxy.sessions import Session
+from polar_mitm.proxy.shared import Shared
 
 logger = logging.getLogger(__name__)
 
@@ -54,18 +58,42 @@ class Answer:
     content_type: str
     body: bytes
     late: bytes
+    failure: Failure | None = None
+    """What the record says of it, when it is an error."""
 
 
 class Exchange:
-    """One model call. `call` is its record, complete but for the delivery once `run` has returned or was cancelled."""
+    """One model call. `call` is its record, complete but for the delivery once the answer is there or given up."""
 
     def __init__(self, session: Session, provider: Provider, request: Request, ask: Ask) -> None:
         self.session = session
         self.provider = provider
+        self.request = request
         self.ask = ask
         self.call = _draft(session, provider, request, ask)
+        self.shared: Shared[Answer] | None = None
+        """Its answer in the making, which retries of it get as well."""
 
-    async def run(self) -> Answer:
+    def start(self) -> asyncio.Task[Answer]:
+        """Begin. The task is this client's wait for the answer: who cancels it says that the client has left."""
+        origin = self.call.origin
+        origin.kind, origin.kind_reason = self._classified()
+        self.shared = Shared(self._run(), name=self.call.identity.call_id)
+        return asyncio.get_running_loop().create_task(self.shared.result())
+
+    async def settled(self) -> None:
+        """Until the answer is there or given up: a client that left may leave a retry behind that waits for it."""
+        if self.shared and self.shared.followed:
+            await self.shared.ended()
+
+    def _classified(self) -> tuple[Kind, str]:
+        kind, reason = classify(self.request, self.ask, self.session.main)
+        # Where anyone may call, another opening is as likely another harness as a side request.
+        if kind == "turn" and self.session.main is None and self.session.identity.get("harness"):
+            self.session.main = Opening.of(self.ask.chat)
+        return kind, reason
+
+    async def _run(self) -> Answer:
         """Sample the reply and give it the provider's form. A failure becomes the provider's error, no exception."""
         try:
             sample = await self._sample()
@@ -87,7 +115,7 @@ class Exchange:
         if self.call.response:
             self.call.response.stop_reason = None
         late = self.provider.stream_error(self.ask, error) if self.ask.stream else b""
-        return Answer(status, "application/json", orjson.dumps(body), late)
+        return Answer(status, "application/json", orjson.dumps(body), late, self.call.error.model_copy())
 
     def finish(self, delivery: Delivery) -> Call:
         """Close the record. A call that nobody waited for is the client's own end of it."""
@@ -101,7 +129,7 @@ class Exchange:
         session, chat = self.session, self.ask.chat
         if session.script is None:
             return await session.engine.chat(chat, overrides=session.sampling)
-        if regex := _scripted_turn(session, chat):
+        if self.call.origin.kind == "turn" and (regex := _scripted_turn(session, chat)):
             return await session.engine.chat(chat, overrides=session.sampling, force_regex=regex)
         return await session.engine.chat(chat, overrides=session.sampling, tool_choice_none=True)
 
@@ -159,10 +187,43 @@ class Exchange:
         rendered = self.provider.render(self.ask, reply)
         assert self.call.response
         self.call.response.stop_reason = self.provider.stop_reason(rendered)
+        self.call.response.repairs = list(self.provider.repairs(self.ask, reply))
         if self.ask.stream:
             body = b"".join(self.provider.stream(self.ask, reply))
             return Answer(200, self.provider.stream_type(self.ask), body, late=body)
         return Answer(200, "application/json", orjson.dumps(rendered), late=b"")
+
+
+class Repeat(Exchange):
+    """A retry of a call that was sampled, or is just being sampled: it gets that call's answer, byte for byte."""
+
+    def __init__(
+        self,
+        session: Session,
+        provider: Provider,
+        request: Request,
+        ask: Ask,
+        *,
+        original_id: str,
+        shared: Shared[Answer],
+        sign: str,
+    ) -> None:
+        """`original_id` and `shared` are that call's; `sign` says how the request is known to be a retry."""
+        super().__init__(session, provider, request, ask)
+        self.shared = shared
+        origin = self.call.origin
+        origin.kind, origin.kind_reason = "retry", f"repeats {original_id}: {sign}"
+        self.call.checks = Checks(valid=False, invalid_reason=f"answered from {original_id}")
+
+    def start(self) -> asyncio.Task[Answer]:
+        return asyncio.get_running_loop().create_task(self._follow())
+
+    async def _follow(self) -> Answer:
+        assert self.shared
+        answer = await self.shared.result()
+        if answer.failure:
+            self.call.error = answer.failure.model_copy()
+        return answer
 
 
 def _finish_reason(sample: Sample) -> FinishReason:
@@ -180,7 +241,7 @@ def _scripted_turn(session: Session, chat: ChatRequest) -> str | None:
     """The regex of the tool call scripted for this turn, None when the model may only talk.
 
     The turn is counted in the history itself, so a retried request gets the same step. A request that does not offer
-    the step's tool is not a turn of the task.
+    the step's tool is not a turn of the task; side requests never come here.
     """
     assert session.script is not None
     done = sum(1 for message in chat.messages if isinstance(message, Assistant) and message.tool_calls)
@@ -203,8 +264,6 @@ def _draft(session: Session, provider: Provider, request: Request, ask: Ask) -> 
             path=request.path,
             streamed=ask.stream,
             harness_ids=_harness_ids(provider, request, ask),
-            kind="turn",
-            kind_reason="a generate path",
         ),
         request=Asked(
             messages=[message_wire(message) for message in ask.chat.messages],

@@ -16,17 +16,18 @@ from mitmproxy.tls import TlsData
 from polar_mitm.capture.record import Call, Delivery
 from polar_mitm.chat import CallError, Json
 from polar_mitm.providers import PROVIDERS, Provider, Request, Route, recognise, speaker
+from polar_mitm.proxy.body import LARGEST_BODY, read_object
 from polar_mitm.proxy.border import Border
-from polar_mitm.proxy.exchange import BROKE, Answer, Exchange
+from polar_mitm.proxy.exchange import BROKE, Answer, Exchange, Repeat
 from polar_mitm.proxy.loopback import TICKET_HEADER, Loopback, Waiting
+from polar_mitm.proxy.retries import RETRY_HEADER, Retries, Sampled, key_of, retry_count
 from polar_mitm.proxy.sessions import KEY_HEADERS, Session, UnknownSession, find_key, split_session_path
+from polar_mitm.proxy.side import side_answer
 from polar_mitm.proxy.view import annotate
 
 logger = logging.getLogger(__name__)
 
 HEALTH_HOST = "polar.local"
-CODINGS = frozenset({"", "identity", "gzip", "deflate", "br", "zstd"})
-"""Content codings that mitmproxy decodes."""
 REDACTED = "redacted"
 OTHER_SECRETS = ("cookie", "sec-websocket-protocol")
 """Headers that may hold a secret and are read by nobody here; browsers' API keys travel as a websocket protocol."""
@@ -45,6 +46,7 @@ class Intercept:
         self.waiting: dict[str, Waiting] = {}
         self.by_connection: WeakKeyDictionary[Client, Session] = WeakKeyDictionary()
         self.by_flow: WeakKeyDictionary[http.HTTPFlow, Session | None] = WeakKeyDictionary()
+        self.retries: WeakKeyDictionary[Session, Retries] = WeakKeyDictionary()
         self._closing: asyncio.Task[None] | None = None
 
     def done(self) -> None:
@@ -98,10 +100,10 @@ class Intercept:
         request = _request(flow)
         found = recognise(request)
         try:
-            if found:
+            if found and found[1].action == "generate":
                 await self._call(flow, request, *found)
             else:
-                flow.response = _elsewhere(flow, request)
+                flow.response = await self._side(flow, request, *found) if found else _elsewhere(flow, request)
                 if request.method == "HEAD":  # Claude Code's look whether the API is there; only the headers may follow
                     flow.response.raw_content = b""
         except CallError as error:
@@ -161,16 +163,34 @@ class Intercept:
             waiting.exchange.failed(error)
         return _failed(provider, error)
 
+    async def _side(self, flow: http.HTTPFlow, request: Request, provider: Provider, route: Route) -> http.Response:
+        answer = await side_answer(self.by_flow.get(flow), provider, request, route, lambda: _body(flow)[1])
+        flow.comment = f"{route.action}: no turn, not recorded"
+        return _json(200, answer)
+
     async def _call(self, flow: http.HTTPFlow, request: Request, provider: Provider, route: Route) -> None:
         session = self.by_flow.get(flow)
         if session is None:
             raise CallError("unauthorized", "polar: this API key belongs to no open session")
-        ask = provider.parse(request, route, _body(flow))
-        await self._exchange(flow, Exchange(session, provider, request, ask))
+        content, body = _body(flow)
+        ask = provider.parse(request, route, body)
+        retries = self.retries.setdefault(session, Retries())
+        count, key = retry_count(request.headers), key_of(request, content)
+        if count and (first := retries.find(key, asyncio.get_running_loop().time())):
+            sign = f"{RETRY_HEADER} {count}, an equal body"
+            repeat = Repeat(session, provider, request, ask, original_id=first.call_id, shared=first.shared, sign=sign)
+            await self._exchange(flow, repeat, repeat.start())
+            return
+        exchange = Exchange(session, provider, request, ask)
+        task = exchange.start()
+        assert exchange.shared
+        if count:
+            exchange.call.origin.kind_reason += f"; {RETRY_HEADER} {count}, but no equal call left a sample"
+        retries.add(key, Sampled(exchange.call.identity.call_id, exchange.shared))
+        await self._exchange(flow, exchange, task)
 
-    async def _exchange(self, flow: http.HTTPFlow, exchange: Exchange) -> None:
+    async def _exchange(self, flow: http.HTTPFlow, exchange: Exchange, task: asyncio.Task[Answer]) -> None:
         """Wait for the answer in the hook; a stream that outlives the grace goes on through the loopback."""
-        task = asyncio.get_running_loop().create_task(exchange.run(), name=exchange.call.identity.call_id)
         waiting = self.waiting[flow.id] = Waiting(flow, exchange, task)
         task.add_done_callback(lambda _: annotate(flow, exchange.call))
         done, _ = await asyncio.wait([task], timeout=self.border.grace_s if exchange.ask.stream else None)
@@ -196,6 +216,7 @@ class Intercept:
 
     async def _conclude(self, waiting: Waiting, status: DeliveryStatus) -> None:
         """Close the call's record and store it, once."""
+        await waiting.exchange.settled()
         if self.waiting.pop(waiting.flow.id, None):
             call = _finish(waiting, status)
             await asyncio.to_thread(_store, waiting, call)
@@ -237,19 +258,10 @@ def _headers(fields: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
     return headers
 
 
-def _body(flow: http.HTTPFlow) -> Json:
-    """The request's JSON object. Raises CallError naming what can't be read."""
-    coding = flow.request.headers.get("content-encoding", "").strip().lower()
-    if coding not in CODINGS:
-        raise CallError("unsupported_encoding", f"content-encoding {coding!r} is not one of {sorted(CODINGS - {''})}")
-    try:
-        content = flow.request.get_content() or b""
-        body = orjson.loads(content)
-    except ValueError as error:
-        raise CallError("invalid_request", f"the request body can't be read as JSON: {error}") from error
-    if not isinstance(body, dict):
-        raise CallError("invalid_request", "the request body is not a JSON object")
-    return body
+def _body(flow: http.HTTPFlow) -> tuple[bytes, Json]:
+    """The request's decoded body and the JSON object in it. Raises CallError naming what can't be read."""
+    codings = flow.request.headers.get("content-encoding", "")
+    return read_object(flow.request.raw_content or b"", codings, limit=LARGEST_BODY)
 
 
 def _elsewhere(flow: http.HTTPFlow, request: Request) -> http.Response:

@@ -14,6 +14,7 @@ from typing import Any
 
 from polar_mitm.capture.session import SessionLog
 from polar_mitm.engine.client import Engine
+from polar_mitm.proxy.kinds import Opening
 
 KEY_HEADERS = ("x-api-key", "x-goog-api-key", "api-key", "authorization")
 """Where the provider SDKs put the API key; `api-key` is Azure's."""
@@ -27,7 +28,7 @@ class Step:
     arguments: Mapping[str, Any]
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class Session:
     """One run of one harness, as the proxy knows it."""
 
@@ -41,6 +42,8 @@ class Session:
     """Sampling parameters of the session; they win over what the harness asks."""
     script: tuple[Step, ...] | None = None
     """Scripted turns; after the last one, the model may only answer with text. None: the model chooses freely."""
+    main: Opening | None = None
+    """How its first turn began, where it is one run of one harness: side requests are told by how they differ."""
 
 
 class UnknownSession(Exception):

@@ -18,9 +18,11 @@ def comment(call: Call) -> str:
         return f"{call.error.fault}: {call.error.what}"
     response = call.response
     if not response:
-        return "no answer"
+        return call.origin.kind_reason if call.origin.kind == "retry" else "no answer"
     mean = f"{sum(response.logprobs) / len(response.logprobs):.2f}" if response.logprobs else "-"
     came = ", ".join(tool["function"]["name"] for tool in response.tool_calls) or response.finish_reason
+    if call.origin.kind != "turn":
+        came += f" · {call.origin.kind}"
     return f"{len(call.prompt_ids)}→{len(response.response_ids)} {mean} {came} · {call.identity.session_id}"
 
 

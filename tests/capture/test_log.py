@@ -31,6 +31,7 @@ def test_a_call_is_one_line_in_a_file_that_only_its_owner_reads(path: Path) -> N
         log.append(make_call("a"))
         log.append(make_call("b"))
         assert (log.calls, log.prompt_tokens, log.response_tokens) == (2, 6, 4)
+        assert log.not_carried == {"thinking": 2}
     assert [line["identity"]["call_id"] for line in written(path)] == ["a", "b"]
     assert path.read_bytes().endswith(b"}\n")
     assert stat.S_IMODE(path.stat().st_mode) == 0o600

@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from polar_mitm.capture.log import CallLog, CallLogError
 from polar_mitm.capture.reader import read_calls
+from polar_mitm.capture.record import Lost
 from polar_mitm.capture.session import (
     SessionEngine,
     SessionFileError,
@@ -101,6 +102,17 @@ def test_a_log_writes_calls_counts_them_and_closes_the_record(folder: SessionFol
     assert (record.calls, record.prompt_tokens, record.response_tokens) == (2, 6, 2)
     assert record.finished_at
     assert record.poisoned is None
+
+
+def test_what_the_model_was_not_given_is_counted_by_field_once_a_call(folder: SessionFolder) -> None:
+    log = SessionLog(folder, opened())
+    for name, fields in {"one": ["seed", "tools.x", "seed"], "two": ["seed"], "three": []}.items():
+        call = make_call(name)
+        call.request.not_carried = [Lost(field=field, why="because") for field in fields]
+        log.record(call)
+    log.close("completed")
+    assert folder.load().not_carried == {"seed": 2, "tools.x": 1}
+    assert SessionLog(folder, opened()).session.not_carried == {"seed": 2, "tools.x": 1}
 
 
 def test_the_first_close_counts(folder: SessionFolder) -> None:

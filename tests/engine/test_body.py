@@ -2,7 +2,18 @@ from typing import Any
 
 import pytest
 
-from polar_mitm.chat import ChatRequest, Image, NotCarried, Sampling, Text, Tool, ToolChoice, ToolResult, User
+from polar_mitm.chat import (
+    ChatRequest,
+    Image,
+    NotCarried,
+    Sampling,
+    Text,
+    Thinking,
+    Tool,
+    ToolChoice,
+    ToolResult,
+    User,
+)
 from polar_mitm.engine.body import IMAGE_PLACEHOLDER, Outgoing, compose, has_images
 
 HELLO = (User((Text("Hello"),)),)
@@ -149,3 +160,52 @@ def test_within_lowers_max_tokens_and_remembers_what_was_asked() -> None:
     assert (outgoing.within(8192).max_tokens, outgoing.within(8192).asked_max_tokens) == (8192, 128_000)
     assert outgoing.within(None) is outgoing
     assert outgoing.within(200_000) is outgoing
+
+
+@pytest.mark.parametrize(
+    ("asked", "sent"),
+    [
+        (Thinking(), {}),
+        (Thinking(enabled=False), {"chat_template_kwargs": {"enable_thinking": False}}),
+        (Thinking(enabled=True), {"chat_template_kwargs": {"enable_thinking": True}}),
+        (Thinking(effort="low"), {"reasoning_effort": "low"}),
+        (Thinking(effort="none"), {"reasoning_effort": "none"}),
+        # A word that vLLM's field does not take would fail the whole request.
+        (Thinking(effort="ultra"), {"chat_template_kwargs": {"reasoning_effort": "ultra"}}),
+        (
+            Thinking(enabled=False, effort="high"),
+            {"chat_template_kwargs": {"enable_thinking": False}, "reasoning_effort": "high"},
+        ),
+    ],
+)
+def test_thinking_is_asked_of_the_template_and_only_where_the_client_spoke_of_it(
+    asked: Thinking, sent: dict[str, Any]
+) -> None:
+    outgoing = composed(ChatRequest(HELLO, thinking=asked))
+    assert (outgoing.sampling, outgoing.not_carried) == (sent, ())
+
+
+def test_a_thinking_budget_is_not_sent_for_it_is_kept_by_tokens_that_nobody_sampled() -> None:
+    outgoing = composed(ChatRequest(HELLO, thinking=Thinking(budget=1024)))
+    assert (outgoing.sampling, lost(outgoing)) == ({}, ["thinking.budget"])
+
+
+def test_the_sessions_policy_on_thinking_wins() -> None:
+    policy = {"chat_template_kwargs": {"enable_thinking": True}}
+    outgoing = composed(ChatRequest(HELLO, thinking=Thinking(enabled=False)), overrides=policy)
+    assert (outgoing.sampling, lost(outgoing)) == (policy, ["chat_template_kwargs"])
+
+
+@pytest.mark.parametrize(
+    ("asked", "template"),
+    [
+        (Thinking(), None),
+        (Thinking(effort="low"), {"reasoning_effort": "low", "enable_thinking": True}),
+        (Thinking(effort="none"), {"reasoning_effort": "none", "enable_thinking": False}),
+        (Thinking(enabled=False, effort="low"), {"reasoning_effort": "low", "enable_thinking": False}),
+    ],
+)
+def test_a_prompt_is_counted_from_what_it_is_rendered_from(asked: Thinking, template: dict[str, Any] | None) -> None:
+    outgoing = composed(ChatRequest(HELLO, tools=(TOOL,), thinking=asked, sampling=Sampling(max_tokens=5)))
+    expected = {"model": "tiny", "messages": outgoing.body["messages"], "tools": outgoing.body["tools"]}
+    assert outgoing.prompt == (expected if template is None else {**expected, "chat_template_kwargs": template})

@@ -1,14 +1,32 @@
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import aiohttp
 import pytest
 from aiohttp import web
 
-from polar_mitm.chat import CallError, ChatRequest, Image, NotCarried, Sampling, Text, Tool, ToolChoice, User
+from polar_mitm.chat import (
+    Assistant,
+    CallError,
+    ChatRequest,
+    Image,
+    NotCarried,
+    Sampling,
+    System,
+    Text,
+    Thinking,
+    Tool,
+    ToolCall,
+    ToolChoice,
+    ToolResult,
+    User,
+    tool_wire,
+)
+from polar_mitm.engine import client
 from polar_mitm.engine.body import IMAGE_PLACEHOLDER
 from polar_mitm.engine.client import Engine, EngineNotReady, EngineUnfit, EngineUnreachable
 from tests.engine.answers import Json, completion, entry, hello, models, refusal
@@ -22,6 +40,7 @@ class Reply:
     body: Json | str
     status: int = 200
     content_type: str = "application/json"
+    headers: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -36,11 +55,17 @@ class Server:
     tokenize: Reply = field(default_factory=lambda: Reply({"count": 1234, "max_model_len": 1000}))
     delay_s: float = 0.0
     bodies: list[Json] = field(default_factory=list)
+    counted: list[Json] = field(default_factory=list)
+    """The bodies that came to be counted."""
     headers: list[dict[str, str]] = field(default_factory=list)
     begun: asyncio.Event = field(default_factory=asyncio.Event)
     given_up: asyncio.Event = field(default_factory=asyncio.Event)
     most_at_once: int = 0
     _at_once: int = 0
+
+    async def count(self, request: web.Request) -> web.Response:
+        self.counted.append(await request.json())
+        return respond(self.tokenize)
 
     async def chat(self, request: web.Request) -> web.Response:
         body = await request.json()
@@ -63,7 +88,7 @@ class Server:
 
 def respond(reply: Reply) -> web.Response:
     text = reply.body if isinstance(reply.body, str) else json.dumps(reply.body)
-    return web.Response(text=text, status=reply.status, content_type=reply.content_type)
+    return web.Response(text=text, status=reply.status, content_type=reply.content_type, headers=reply.headers)
 
 
 @pytest.fixture
@@ -79,7 +104,7 @@ async def server() -> AsyncIterator[Server]:
 
     app.router.add_get("/v1/models", answer(lambda: server.models))
     app.router.add_get("/version", answer(lambda: server.version))
-    app.router.add_post("/tokenize", answer(lambda: server.tokenize))
+    app.router.add_post("/tokenize", server.count)
     app.router.add_post("/v1/chat/completions", server.chat)
     runner = web.AppRunner(app, handler_cancellation=True, access_log=None)
     await runner.setup()
@@ -259,7 +284,6 @@ async def test_a_text_model_gets_no_image_a_second_time(server: Server) -> None:
     ("reply", "kind"),
     [
         (Reply(refusal("temperature must be in [0, 2], got 5.0.", "temperature"), 400), "invalid_request"),
-        (Reply(refusal("busy", code=503), 503), "overloaded"),
         (Reply(refusal("EngineCore encountered an issue.", code=500), 500), "engine"),
         (Reply(refusal("The model `tiny` does not exist.", "model", 404), 404), "engine"),
         (Reply("<html>Bad Gateway</html>", 502, "text/html"), "engine"),
@@ -276,10 +300,117 @@ async def test_a_failed_call_is_named_by_its_kind(server: Server, reply: Reply, 
         assert server.url in error.message
 
 
+BUSY = Reply(refusal("busy", code=503), 503)
+
+
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pauses of milliseconds in place of seconds."""
+    monkeypatch.setattr(client, "_FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(client, "_LONGEST_PAUSE_S", 0.04)
+
+
+@pytest.mark.usefixtures("hasty")
+@pytest.mark.parametrize("busy", [BUSY, Reply("slow down", 429, "text/plain")])
+async def test_an_overloaded_engine_is_asked_again_until_it_takes_the_work(server: Server, busy: Reply) -> None:
+    server.chats = [busy, busy, busy, Reply(hello())]
+    async with Engine(server.url) as engine:
+        assert (await engine.chat(HELLO)).text == "Hello"
+    assert len(server.bodies) == 4
+    assert all(body == server.bodies[0] for body in server.bodies)
+
+
+async def test_an_engine_that_says_how_long_to_wait_is_left_alone_for_so_long(server: Server) -> None:
+    server.chats = [Reply(BUSY.body, 503, headers={"Retry-After": "1"}), Reply(hello())]
+    began = time.monotonic()
+    async with Engine(server.url) as engine:
+        assert (await engine.chat(HELLO)).text == "Hello"
+    assert 1.0 <= time.monotonic() - began < 2.0
+
+
+@pytest.mark.usefixtures("hasty")
+async def test_an_engine_that_stays_overloaded_is_told_of_at_the_calls_time_limit_and_no_earlier(
+    server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    server.chats = [BUSY]
+    async with Engine(server.url, timeout_s=0.3) as engine:
+        began = time.monotonic()
+        error = await failure(engine)
+    assert (error.kind, "busy" in error.message) == ("overloaded", True)
+    assert 0.2 < time.monotonic() - began < 0.4
+    # 0.01 + 0.02 + 0.04 + 0.04 ... s
+    assert 5 < len(server.bodies) < 12
+    assert [record.message for record in caplog.records] == [
+        f"polar: the engine at {server.url} is overloaded (503): calls wait"
+    ]
+
+
+async def test_a_wait_longer_than_the_time_limit_is_not_begun(server: Server) -> None:
+    server.chats = [Reply(BUSY.body, 503, headers={"Retry-After": "3600"})]
+    async with Engine(server.url, timeout_s=60) as engine:
+        assert (await failure(engine)).kind == "overloaded"
+    assert len(server.bodies) == 1
+
+
+async def test_a_call_that_waits_for_an_overloaded_engine_can_be_cancelled(server: Server) -> None:
+    server.chats = [BUSY]
+    async with Engine(server.url) as engine:
+        call = asyncio.create_task(engine.chat(HELLO))
+        await asyncio.wait_for(server.begun.wait(), 5)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+
+
+async def test_a_prompt_is_counted_without_being_sampled_and_without_a_place(server: Server) -> None:
+    server.delay_s = 60
+    request = ChatRequest(HELLO.messages, tools=(WEATHER,), thinking=Thinking(enabled=False))
+    async with Engine(server.url, max_concurrency=1) as engine:
+        running = asyncio.create_task(engine.chat(HELLO))
+        await asyncio.wait_for(server.begun.wait(), 5)
+        assert await asyncio.wait_for(asyncio.gather(*(engine.count(request) for _ in range(50))), 5) == [1234] * 50
+        running.cancel()
+    assert len(server.bodies) == 1
+    assert server.counted[0] == {
+        "model": "tiny",
+        "messages": [{"role": "user", "content": "Hello"}],
+        "tools": [tool_wire(replace(WEATHER, strict=None))],
+        "chat_template_kwargs": {"enable_thinking": False},
+    }
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind"),
+    [
+        (Reply(refusal("no messages"), 400), "invalid_request"),
+        (Reply(refusal("busy"), 503), "overloaded"),
+        (Reply("Not Found", 404, "text/plain"), "engine"),
+        (Reply('{"tokens": []}'), "engine"),
+        (Reply("<html>", 200, "text/html"), "engine"),
+        (Reply("[]"), "engine"),
+    ],
+)
+async def test_a_count_that_fails_is_named_by_its_kind(server: Server, answer: Reply, kind: str) -> None:
+    server.tokenize = answer
+    async with Engine(server.url) as engine:
+        with pytest.raises(CallError) as caught:
+            await engine.count(HELLO)
+    assert caught.value.kind == kind
+
+
 async def test_the_field_at_fault_is_passed_on(server: Server) -> None:
     server.chats = [Reply(refusal("temperature must be in [0, 2], got 5.0.", "temperature"), 400)]
     async with Engine(server.url) as engine:
         assert (await failure(engine)).param == "temperature"
+
+
+async def test_P093_an_answer_that_streams_though_nobody_asked_is_no_answer(server: Server) -> None:
+    stream = 'data: {"choices": [{"delta": {"content": "hi"}}]}\n\ndata: [DONE]\n\n'
+    server.chats = [Reply(stream, 200, "text/event-stream")]
+    async with Engine(server.url) as engine:
+        error = await failure(engine)
+    assert error.kind == "engine"
+    assert "answered with text/event-stream instead of JSON" in error.message
 
 
 async def test_an_engine_that_has_died_is_an_engine_error(server: Server) -> None:
@@ -297,7 +428,7 @@ async def test_no_answer_in_time_is_a_timeout_and_closes_the_connection(server: 
     assert error.kind == "timeout"
 
 
-async def test_cancelling_closes_the_connection(server: Server) -> None:
+async def test_P122_cancelling_closes_the_connection(server: Server) -> None:
     server.delay_s = 60
     async with Engine(server.url) as engine:
         call = asyncio.create_task(engine.chat(HELLO))
@@ -404,6 +535,28 @@ async def test_a_real_engine_tells_a_prompt_that_leaves_no_room(engine_url: str)
 
 
 @pytest.mark.live
+@pytest.mark.parametrize("thinking", [Thinking(), Thinking(enabled=False), Thinking(effort="low")])
+async def test_a_real_engine_counts_exactly_the_prompt_that_it_samples_from(
+    engine_url: str, thinking: Thinking
+) -> None:
+    calling = Assistant("", "Hm.", (ToolCall("c1", "weather", '{"city": "Oslo"}'),))
+    messages = (System("Be brief."), *HELLO.messages, calling, ToolResult("c1", (Text("cold"),)))
+    request = ChatRequest(messages, (WEATHER,), thinking=thinking, sampling=Sampling(max_tokens=2))
+    async with Engine(engine_url) as engine:
+        assert await engine.count(request) == len((await engine.chat(request)).prompt_ids)
+
+
+@pytest.mark.live
+async def test_a_real_engine_takes_every_word_for_effort_and_a_text_model_counts_images(engine_url: str) -> None:
+    picture = Image("data:image/png;base64,iVBORw0KGgo=")
+    async with Engine(engine_url) as engine:
+        for effort in ("none", "minimal", "low", "medium", "high", "xhigh", "max", "ultra"):
+            request = ChatRequest(HELLO.messages, thinking=Thinking(effort=effort), sampling=Sampling(max_tokens=1))
+            assert (await engine.chat(request)).sampling_sent
+        assert await engine.count(ChatRequest((User((picture,)),))) > 5
+
+
+@pytest.mark.live
 async def test_a_real_text_model_gets_a_placeholder_for_an_image(engine_url: str) -> None:
     picture = Image("data:image/png;base64,iVBORw0KGgo=")
     async with Engine(engine_url) as engine:
@@ -412,7 +565,7 @@ async def test_a_real_text_model_gets_a_placeholder_for_an_image(engine_url: str
 
 
 @pytest.mark.live
-async def test_a_real_engine_gives_up_a_cancelled_call_within_a_second(engine_url: str) -> None:
+async def test_P122_a_real_engine_gives_up_a_cancelled_call_within_a_second(engine_url: str) -> None:
     async with Engine(engine_url) as engine, aiohttp.ClientSession() as session:
 
         async def running() -> float:

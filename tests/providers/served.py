@@ -8,7 +8,7 @@ from typing import Any
 from aiohttp import web
 
 from polar_mitm.chat import CallError, ChatReply
-from polar_mitm.providers.base import Ask, Provider, Request
+from polar_mitm.providers.base import Ask, ModelCard, Provider, Request
 
 
 @dataclass
@@ -16,6 +16,10 @@ class Server:
     url: str = ""
     asks: list[Ask] = field(default_factory=list)
     paths: list[str] = field(default_factory=list)
+    cards: list[ModelCard] = field(default_factory=lambda: [ModelCard("tiny", 4096), ModelCard("org/big", None)])
+    """What a `models` request is told of."""
+    tokens: int = 42
+    """What a `count` request is told."""
 
 
 type Answer = ChatReply | CallError | Callable[[Ask], ChatReply]
@@ -30,18 +34,24 @@ async def served(provider: Provider, *answers: Answer) -> AsyncIterator[Server]:
         asked = Request(
             request.method,
             request.host,
-            request.path,
+            request.rel_url.raw_path,
             dict(request.query),
             {name.lower(): value for name, value in request.headers.items()},
         )
         server.paths.append(request.path_qs)
         route = provider.recognise(asked)
         assert route is not None, f"{request.method} {request.path} is not recognised"
+        if route.action == "models":
+            return web.json_response(provider.models(route, server.cards))
+        if route.action == "fixed":
+            return web.json_response(provider.fixed(asked))
         try:
             ask = provider.parse(asked, route, await request.json())
         except CallError as error:
             return _failed(provider, error)
         server.asks.append(ask)
+        if route.action == "count":
+            return web.json_response(provider.count(ask, server.tokens))
         answer = queue.pop(0)
         if callable(answer):
             answer = answer(ask)

@@ -1,4 +1,3 @@
-# ruff: noqa: N802  (known pitfalls are cited by their number, P016)
 """Anthropic Messages: what a request means, and what a reply looks like, down to the official SDK reading it."""
 
 import json
@@ -20,12 +19,14 @@ from polar_mitm.chat import (
     Sampling,
     System,
     Text,
+    Thinking,
     Tool,
     ToolCall,
     ToolChoice,
     ToolResult,
     Usage,
     User,
+    message_wire,
 )
 from polar_mitm.providers import anthropic
 from polar_mitm.providers.base import Ask, Request, Route
@@ -109,7 +110,6 @@ CLAUDE_CODE: dict[str, Any] = {
 
 def test_a_claude_code_request_becomes_this_chat() -> None:
     ask = parse(CLAUDE_CODE, {"x-claude-code-session-id": "0b8e", "x-api-key": "sk-secret"})
-    no_counterpart = "no counterpart in the engine's Chat API"
     assert ask == Ask(
         chat=ChatRequest(
             messages=(
@@ -128,7 +128,12 @@ def test_a_claude_code_request_becomes_this_chat() -> None:
             ),
             tools=(Tool("Read", "Reads a file", READ_SCHEMA),),
             sampling=Sampling(max_tokens=128000),
+            thinking=Thinking(enabled=True, effort="high"),
             not_carried=(
+                NotCarried("context_management", "the conversation is never edited on the way to the model"),
+                NotCarried(
+                    "thinking.display", "thinking is always shown whole, so that it comes back as it was sampled"
+                ),
                 NotCarried(
                     "system.*",
                     "changes with every request: x-anthropic-billing-header: cc_version=2.1.332.4f1; "
@@ -137,9 +142,6 @@ def test_a_claude_code_request_becomes_this_chat() -> None:
                 NotCarried(
                     "tools.DeferredToolPlaceholder", "DeferredToolPlaceholder: deferred until a tool search finds it"
                 ),
-                NotCarried("output_config.effort", no_counterpart),
-                NotCarried("thinking", no_counterpart),
-                NotCarried("context_management", no_counterpart),
             ),
         ),
         model="claude-opus-5-5",
@@ -157,7 +159,6 @@ def test_a_post_to_messages_is_a_call_under_any_prefix(path: str) -> None:
     ("method", "path"),
     [
         ("GET", "/v1/messages"),
-        ("POST", "/v1/messages/count_tokens"),
         ("POST", "/v1/messages/batches"),
         ("POST", "/v1/xmessages"),
         ("POST", "/v1/messages/"),
@@ -198,10 +199,14 @@ def test_P004_an_image_inside_a_tool_result_is_kept_in_order() -> None:
     assert messages[2] == ToolResult("t1", (Text("before"), Image(f"data:image/png;base64,{PIXEL}"), Text("after")))
 
 
-def test_an_image_that_would_have_to_be_fetched_is_refused() -> None:
-    picture = {"type": "image", "source": {"type": "url", "url": "https://example.com/a.png"}}
-    with pytest.raises(CallError, match=r"messages\.0\.content\.0\.source\.type: .*nothing is fetched"):
-        chat(user(picture))
+@pytest.mark.parametrize(
+    "source", [{"type": "url", "url": "https://example.com/a.png"}, {"type": "file", "file_id": "file_1"}]
+)
+def test_an_image_that_would_have_to_be_fetched_leaves_a_trace_for_the_model_and_the_record(source: Any) -> None:
+    asked = chat(user(text("see"), {"type": "image", "source": source}))
+    assert asked.messages == (User((Text("see"), Text(anthropic.UNREADABLE_IMAGE))),)
+    why = f"an image by {source['type']}: nothing is fetched from the network"
+    assert asked.not_carried == (NotCarried("messages.*.content.*.source", why),)
 
 
 def test_P006_P007_a_system_message_in_the_middle_is_folded_into_the_user_turn_where_it_stands() -> None:
@@ -229,31 +234,60 @@ def test_a_system_message_reads_the_same_as_a_string_and_as_a_list() -> None:
     assert chat(user("hi"), as_string).messages == chat(user("hi"), as_list).messages
 
 
-messages_strategy = st.lists(
-    st.sampled_from(
-        [
-            user("hi"),
-            user(text("a"), image()),
-            user(result("t1")),
-            user(text("b"), result("t2")),
-            {"role": "system", "content": "S"},
-            assistant(text("answer"), use("t1"), use("t2")),
-            assistant(),
-        ]
-    ),
-    min_size=1,
-    max_size=8,
+def test_results_come_in_the_order_of_their_calls_for_templates_that_tell_them_apart_by_nothing_else() -> None:
+    asked = chat(user("hi"), assistant(use("t1"), use("t2")), user(result("t2", "two"), result("t1", "one")))
+    assert asked.messages[2:] == (ToolResult("t1", (Text("one"),)), ToolResult("t2", (Text("two"),)))
+
+
+@pytest.mark.parametrize(
+    ("conversation", "message"),
+    [
+        (
+            (user("hi"), assistant(use("t1"), use("t2")), user(result("t2"))),
+            "messages.2: `tool_use` ids were found without `tool_result` blocks immediately after: t1.",
+        ),
+        (
+            (user("hi"), assistant(use("t1")), user("never mind"), assistant(text("ok")), user(result("t1"))),
+            "messages.2: `tool_use` ids were found without `tool_result` blocks immediately after: t1.",
+        ),
+        (
+            (user("hi"), assistant(text("ok")), user(result("t1"))),
+            "messages.2: unexpected `tool_use_id` found in `tool_result` blocks: t1.",
+        ),
+        (
+            (user("hi"), assistant(use("t1")), user(result("t1"), result("t1"))),
+            "messages.2: each tool_use must have a single result. Found multiple `tool_result` blocks with id: t1",
+        ),
+        (
+            (user("hi"), assistant(use("t1"), use("t1")), user(result("t1"))),
+            "messages.1: `tool_use` ids must be unique",
+        ),
+        ((user(), assistant(text("ok")), user("go")), "messages.0: user messages must have non-empty content"),
+    ],
 )
+def test_a_conversation_that_anthropic_refuses_is_refused_in_its_words(conversation: Any, message: str) -> None:
+    with pytest.raises(CallError) as caught:
+        chat(*conversation)
+    assert (caught.value.kind, caught.value.message[: len(message)]) == ("invalid_request", message)
 
 
-@given(messages_strategy, messages_strategy)
-@settings(deadline=None)
-def test_what_is_appended_after_the_models_answer_never_changes_what_came_before(
-    before: list[Any], after: list[Any]
-) -> None:
-    earlier = chat(user("first"), *before[:-1], user("last")).messages
-    later = chat(user("first"), *before[:-1], user("last"), assistant(text("x")), *after).messages
-    assert later[: len(earlier)] == earlier
+def test_an_answer_without_anything_in_it_is_no_turn_and_the_user_goes_on() -> None:
+    thought_elsewhere = {"type": "redacted_thinking", "data": "xyz"}
+    asked = chat(user("hi"), assistant(thought_elsewhere), user(text("go"), image()))
+    assert asked.messages == (User((Text("hi"), Text("go"), Image(f"data:image/png;base64,{PIXEL}"))),)
+
+
+def test_a_user_turn_of_which_nothing_can_be_read_says_so() -> None:
+    asked = chat(user("hi"), assistant(text("yo")), user({"type": "container_upload", "file_id": "f"}))
+    assert asked.messages[2] == User((Text(anthropic.LEFT_OUT),))
+    assert [lost.field for lost in asked.not_carried] == ["messages.*.content.*.container_upload"]
+
+
+def test_a_summary_that_stands_for_an_earlier_conversation_reaches_the_model() -> None:
+    summary = {"type": "compaction", "content": "We fixed a.py.", "signature": "c2ln"}
+    asked = chat(assistant(summary), user("go on"))
+    assert asked.messages == (Assistant("We fixed a.py."), User((Text("go on"),)))
+    assert asked.not_carried == ()
 
 
 @pytest.mark.parametrize("suffix", ["cch=0a1b2;", "cch=fffff; cc_version=2.1.332.9e2;"])
@@ -299,8 +333,11 @@ def test_redacted_thinking_and_server_tool_blocks_are_left_out_and_noted() -> No
         user("go"),
     )
     assert asked.messages[1] == Assistant("found")
-    assert [lost.why.split(":")[0] for lost in asked.not_carried] == ["redacted_thinking"]
-    assert asked.not_carried[0].field == "messages.*.content.*"
+    assert asked.not_carried == (
+        NotCarried("messages.*.content.*.data", "only Anthropic's servers can read redacted thinking"),
+        NotCarried("messages.*.content.*.server_tool_use", "nothing here runs Anthropic's server tools"),
+        NotCarried("messages.*.content.*.web_search_tool_result", "nothing here runs Anthropic's server tools"),
+    )
 
 
 def test_P030_thinking_that_was_rendered_is_read_back_unchanged() -> None:
@@ -317,6 +354,19 @@ def test_a_document_of_text_is_read_and_another_one_leaves_a_trace_for_the_model
     asked = chat(user(plain, pdf))
     assert asked.messages == (User((Text("hello"), Text(anthropic.UNREADABLE_DOCUMENT))),)
     assert [lost.field for lost in asked.not_carried] == ["messages.*.content.*.source"]
+
+
+def test_the_title_and_context_of_a_document_come_before_its_text() -> None:
+    source = {"type": "text", "media_type": "text/plain", "data": "hello"}
+    block = {"type": "document", "title": "T", "context": "from 1999", "source": source, "citations": {"enabled": True}}
+    asked = chat(user(block))
+    assert asked.messages == (User((Text("T\nfrom 1999"), Text("hello"))),)
+    assert asked.not_carried == (NotCarried("messages.*.content.*.citations", "the model is not asked to cite"),)
+
+
+def test_a_search_result_is_its_title_its_source_and_its_texts() -> None:
+    block = {"type": "search_result", "title": "T", "source": "https://e.org", "content": [text("a"), text("b")]}
+    assert chat(user(block)).messages == (User((Text("T\nhttps://e.org\na\nb"),)),)
 
 
 def test_an_answer_that_the_client_began_is_noted_as_not_continued() -> None:
@@ -360,6 +410,16 @@ def test_a_tool_added_in_the_middle_of_the_conversation_is_given_to_the_model() 
     assert asked.messages == (User((Text("hi"),)),)
 
 
+def test_P039_in_every_tool_turn_an_assistant_message_has_text_or_calls_and_ids_stay_as_they_are() -> None:
+    turns = [message for n in range(3) for message in (assistant(use(f"toolu_{n}")), user(result(f"toolu_{n}")))]
+    wires = [message_wire(message) for message in chat(user("hi"), *turns, assistant(), user("go")).messages]
+    assert [wire["role"] for wire in wires] == ["user", *["assistant", "tool"] * 3, "user"]
+    said = [wire for wire in wires if wire["role"] == "assistant"]
+    assert [wire["tool_calls"][0]["id"] for wire in said] == ["toolu_0", "toolu_1", "toolu_2"]
+    assert [wire["tool_call_id"] for wire in wires if wire["role"] == "tool"] == ["toolu_0", "toolu_1", "toolu_2"]
+    assert all(isinstance(wire["content"], str) for wire in wires)
+
+
 def test_P037_a_beta_header_alone_changes_no_tool() -> None:
     headers = {"anthropic-beta": "advanced-tool-use-2025-11-20,tool-search-tool-2025-10-19"}
     assert parse(body(user("hi"), tools=[READ]), headers).chat.tools == (Tool("Read", "Reads a file", READ_SCHEMA),)
@@ -379,6 +439,15 @@ def test_P037_a_beta_header_alone_changes_no_tool() -> None:
 def test_every_tool_choice_has_its_counterpart(choice: Any, wanted: ToolChoice, parallel: bool | None) -> None:
     asked = chat(user("hi"), tools=[READ], tool_choice=choice)
     assert (asked.tool_choice, asked.parallel_tool_calls) == (wanted, parallel)
+
+
+def test_examples_of_a_tools_input_stand_at_the_end_of_its_description() -> None:
+    asked = chat(
+        user("hi"),
+        tools=[{**READ, "input_examples": [{"path": "a.py"}], "allowed_callers": ["code_execution_20250825"]}],
+    )
+    assert asked.tools == (Tool("Read", 'Reads a file\nExamples of input:\n{"path": "a.py"}', READ_SCHEMA),)
+    assert asked.not_carried == (NotCarried("tools.*.allowed_callers", "nothing here runs Anthropic's server tools"),)
 
 
 # --- other fields -----------------------------------------------------------------------------------------------------
@@ -403,6 +472,50 @@ def test_a_structured_output_schema_is_carried(fields: Any) -> None:
 
 
 @pytest.mark.parametrize(
+    ("fields", "thinking"),
+    [
+        ({}, Thinking()),
+        ({"thinking": {"type": "enabled", "budget_tokens": 2048}}, Thinking(True, None, 2048)),
+        ({"thinking": {"type": "adaptive"}, "output_config": {"effort": "max"}}, Thinking(True, "max")),
+        ({"thinking": {"type": "disabled"}}, Thinking(False)),
+        ({"thinking": {"type": "between_tools"}, "output_config": {"effort": "low"}}, Thinking(False, "low")),
+        ({"output_config": {"effort": "medium"}}, Thinking(None, "medium")),
+    ],
+)
+def test_how_much_to_think_is_carried(fields: Any, thinking: Thinking) -> None:
+    asked = chat(user("hi"), **fields)
+    assert (asked.thinking, asked.not_carried) == (thinking, ())
+
+
+def test_an_unknown_way_to_think_is_refused() -> None:
+    with pytest.raises(CallError, match=r"^thinking\.type: unknown type 'deep'"):
+        chat(user("hi"), thinking={"type": "deep"})
+
+
+def test_what_only_anthropics_servers_do_is_noted_with_its_reason() -> None:
+    asked = chat(
+        user("hi"),
+        container="c1",
+        mcp_servers=[{"type": "url", "url": "https://e.org", "name": "e"}],
+        context_management={"edits": [{"type": "clear_thinking_20251015"}]},
+        output_config={"task_budget": {"type": "tokens", "total": 1}},
+        tool_choice={"type": "auto", "mood": "good"},
+    )
+    assert {lost.field: lost.why for lost in asked.not_carried} == {
+        "container": "nothing here runs Anthropic's server tools",
+        "mcp_servers": "nothing here connects to MCP servers; a client's own MCP tools are plain tools",
+        "context_management": "the conversation is never edited on the way to the model",
+        "tool_choice.mood": "not a field that this API is known to have",
+        "output_config.task_budget": "the engine does not tell a model of a budget over several calls",
+    }
+
+
+def test_a_server_side_compaction_is_refused_as_where_the_beta_is_off() -> None:
+    with pytest.raises(CallError, match=r"^compaction: Extra inputs are not permitted$"):
+        chat(user("hi"), compaction={"type": "summarize"})
+
+
+@pytest.mark.parametrize(
     ("user_id", "session"),
     [
         ('{"device_id": "d", "session_id": "0b8e"}', {"session_id": "0b8e"}),
@@ -420,8 +533,10 @@ def test_the_session_in_the_metadata_is_found(user_id: str, session: dict[str, s
 
 
 def test_every_unknown_field_is_noted_and_the_meaningless_ones_are_not() -> None:
-    asked = chat(user("hi"), stream=False, cache_control={"type": "ephemeral"}, service_tier="auto", speed="fast")
-    assert [lost.field for lost in asked.not_carried] == ["service_tier", "speed"]
+    asked = chat(
+        user("hi"), stream=False, cache_control={"type": "ephemeral"}, service_tier="auto", speed="fast", hurry=1
+    )
+    assert [lost.field for lost in asked.not_carried] == ["speed", "hurry"]
 
 
 @pytest.mark.parametrize("thread", [{"type": "create"}, {"type": "continue", "previous_message_id": "msg_1"}])
@@ -631,18 +746,18 @@ def test_P031_a_stop_sequence_is_named() -> None:
 
 
 @pytest.mark.parametrize("arguments", ['{"command": "ls', "[1]", '"x"', '{"a": NaN}', "[" * 300 + "]" * 300])
-def test_P032_a_call_without_a_json_object_is_shown_as_text(arguments: str) -> None:
-    reply = a_reply("Hm.", tool_calls=(ToolCall("call_1", "Bash", arguments),), finish="tool_calls")
+def test_P032_a_call_without_a_json_object_is_a_call_that_the_harness_can_answer(arguments: str) -> None:
+    reply = a_reply("Hm.", tool_calls=(ToolCall("call_1", "Bash", arguments), CALLS[1]), finish="tool_calls")
     rendered = anthropic.render(ASK, reply)
-    assert rendered["content"] == [text("Hm."), text(f"Bash {arguments}")]
-    assert rendered["stop_reason"] == "end_turn"
-
-
-def test_P032_a_broken_call_beside_a_good_one_leaves_the_good_one() -> None:
-    reply = a_reply(tool_calls=(ToolCall("call_1", "Bash", "{"), CALLS[1]))
-    rendered = anthropic.render(ASK, reply)
-    assert rendered["content"] == [text("Bash {"), use("call_00ff01", path="a.py")]
+    marked = use("call_1", "Bash", INVALID_JSON=arguments)
+    assert rendered["content"] == [text("Hm."), marked, use("call_00ff01", path="a.py")]
     assert rendered["stop_reason"] == "tool_use"
+    deltas = [data["delta"] for name, data in events(reply) if name == "content_block_delta"]
+    assert orjson.loads(deltas[1]["partial_json"]) == {"INVALID_JSON": arguments}
+    assert chat(user("hi"), assistant(marked), user(result("call_1", "InputValidationError"))).messages[1:] == (
+        Assistant("", "", (ToolCall("call_1", "Bash", json.dumps({"INVALID_JSON": arguments})),)),
+        ToolResult("call_1", (Text("InputValidationError"),)),
+    )
 
 
 @pytest.mark.parametrize(
@@ -653,6 +768,8 @@ def test_P032_a_broken_call_beside_a_good_one_leaves_the_good_one() -> None:
         (a_reply("Hi", finish="length"), "max_tokens"),
         (a_reply("Hi", finish="abort"), "max_tokens"),
         (a_reply("Hi", finish="content_filter"), "refusal"),
+        (a_reply("Hi", finish="tool_calls"), "end_turn"),
+        (a_reply(reasoning="Only thoughts."), "end_turn"),
         (a_reply("Hi", tool_calls=CALLS), "tool_use"),
         (a_reply("Hi", tool_calls=CALLS, finish="length"), "max_tokens"),
         (a_reply("Hi", tool_calls=CALLS, stop_sequence="x"), "tool_use"),
@@ -740,8 +857,8 @@ async def test_a_second_turn_by_the_sdk_gives_back_the_calls_that_it_was_sent() 
                 CALLS[1],
             ),
         ),
-        ToolResult("call_00ff01", (Text("b"),)),
         ToolResult("call_00ff00", (Text("a"),)),
+        ToolResult("call_00ff01", (Text("b"),)),
     )
 
 

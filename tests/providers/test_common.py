@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polar_mitm.chat import CallError, NotCarried, Text, ToolCall
-from polar_mitm.providers.base import Request
+from polar_mitm.providers.base import Fate, Request
 from polar_mitm.providers.common import (
     INT64_MAX,
     Notes,
@@ -16,10 +16,12 @@ from polar_mitm.providers.common import (
     arguments_text,
     bounded_integer,
     bounded_number,
+    client_arguments,
     folded_system,
     header_ids,
-    raw_call,
+    object_repairs,
     sent_arguments,
+    settle,
 )
 from polar_mitm.providers.fields import Fields
 
@@ -61,8 +63,49 @@ def test_argument_text_is_sent_byte_for_byte_unless_it_says_nothing(arguments: s
     assert sent_arguments(arguments) == sent
 
 
-def test_a_broken_call_is_shown_by_name_and_arguments() -> None:
-    assert raw_call(ToolCall("call_1", "Bash", '{"a')) == 'Bash {"a'
+def test_arguments_that_are_no_object_reach_a_client_under_a_key_of_their_own() -> None:
+    assert client_arguments('{"a": 1}') == {"a": 1}
+    assert client_arguments('{"a') == {"INVALID_JSON": '{"a'}
+
+
+def test_what_a_client_gets_in_another_form_is_said_call_by_call() -> None:
+    calls = (ToolCall("1", "a", '{"x": 1}'), ToolCall("2", "b", ""), ToolCall("3", "c", '{"x"'))
+    assert object_repairs(calls) == (
+        "b: a call without arguments was given an empty object",
+        "c: the arguments are no JSON object; the client is given them under INVALID_JSON",
+    )
+
+
+FATES = {
+    "a": Fate("carried"),
+    "b": Fate("emulated", "otherwise"),
+    "c": Fate("ignored", "no use"),
+    "in.c": Fate("ignored", "no use inside"),
+    "in.d": Fate("refused", "not here"),
+}
+
+
+def test_a_field_is_noted_if_the_table_ignores_or_does_not_know_it() -> None:
+    notes = Notes()
+    settle(Fields({"a": 1, "b": 1, "c": 1, "x": 1, "y": None}), FATES, {"c": (2, 3)}, notes)
+    settle(Fields({"c": 1}, "l.3"), FATES, {}, notes, "in")
+    assert notes.all() == (
+        NotCarried("c", "no use"),
+        NotCarried("x", "not a field that this API is known to have"),
+        NotCarried("l.*.c", "no use inside"),
+    )
+
+
+def test_an_idle_value_of_an_ignored_field_is_not_noted() -> None:
+    notes = Notes()
+    settle(Fields({"c": [3]}), FATES, {"c": (2, [3])}, notes)
+    assert notes.all() == ()
+
+
+def test_a_field_that_the_table_refuses_is_refused_by_its_path() -> None:
+    with pytest.raises(CallError, match=r"^l\.3\.d: not here$") as caught:
+        settle(Fields({"d": 1}, "l.3"), FATES, {}, Notes(), "in")
+    assert (caught.value.kind, caught.value.param) == ("invalid_request", "l.3.d")
 
 
 def test_a_folded_system_text_is_wrapped_in_exactly_these_tags() -> None:

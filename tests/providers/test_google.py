@@ -1,4 +1,3 @@
-# ruff: noqa: N802  (known pitfalls are cited by their number, P095)
 """Google generateContent: what a request means, and what a reply looks like, down to the official SDK reading it."""
 
 import base64
@@ -22,6 +21,7 @@ from polar_mitm.chat import (
     Sampling,
     System,
     Text,
+    Thinking,
     Tool,
     ToolCall,
     ToolChoice,
@@ -105,7 +105,7 @@ GEMINI_CHAT = ChatRequest(
     ),
     tools=(Tool("read_file", "Reads a file", READ_SCHEMA), Tool("write_file")),
     sampling=Sampling(temperature=1.0, top_p=0.95, top_k=64),
-    not_carried=(NotCarried("generationConfig.thinkingConfig", "no counterpart in the engine's Chat API"),),
+    thinking=Thinking(enabled=True, effort="high"),
 )
 
 
@@ -124,8 +124,7 @@ def test_a_code_assist_request_is_the_same_chat_in_a_wrapper() -> None:
         "request": {**GEMINI_CLI, "session_id": "s-1"},
     }
     ask = parse(body, WRAPPED)
-    assert ask.chat.messages == GEMINI_CHAT.messages
-    assert [lost.field for lost in ask.chat.not_carried] == ["request.generationConfig.thinkingConfig"]
+    assert ask.chat == GEMINI_CHAT
     assert (ask.model, ask.wrapped) == ("gemini-3-pro", True)
     assert ask.harness_ids == {"user_prompt_id": "s-1########0", "session_id": "s-1"}
 
@@ -163,9 +162,11 @@ def test_snake_case_is_read_like_camel_case() -> None:
         ("/v1beta/tunedModels/mine:generateContent", Route("generate", "mine", False, "json-array")),
         ("/v1internal:streamGenerateContent", Route("generate", None, True, "json-array")),
         ("/v1internal:generateContent", Route("generate", None, False, "json-array")),
-        ("/v1beta/models/gemini-3-pro:countTokens", None),
-        ("/v1beta/models/gemini-3-pro", None),
-        ("/v1internal:loadCodeAssist", None),
+        ("/v1beta/models/gemini-3-pro:countTokens", Route("count", "gemini-3-pro")),
+        ("/v1internal:countTokens", Route("count")),
+        ("/v1internal:loadCodeAssist", Route("fixed")),
+        ("/v1internal:onboardUser", None),
+        ("/v1internal:retrieveUserQuota", None),
         ("/v1beta/models:generateContent", None),
     ],
 )
@@ -195,9 +196,9 @@ def test_P095_results_without_ids_are_paired_with_calls_of_their_name_in_order()
         ("call_1_2", "{}"),
     ]
     assert messages[2:] == (
-        ToolResult("call_1_2", (Text("wrote"),)),
         ToolResult("call_1_0", (Text("A"),)),
         ToolResult("call_1_1", (Text("B"),)),
+        ToolResult("call_1_2", (Text("wrote"),)),
     )
 
 
@@ -207,7 +208,7 @@ def test_P095_results_with_ids_go_to_their_calls_in_whatever_order_they_come() -
         model(call(call_id="x"), call(call_id="y")),
         user(answer("Y", call_id="y"), answer("X", call_id="x")),
     ).messages
-    assert messages[2:] == (ToolResult("y", (Text("Y"),)), ToolResult("x", (Text("X"),)))
+    assert messages[2:] == (ToolResult("x", (Text("X"),)), ToolResult("y", (Text("Y"),)))
 
 
 def test_P096_a_result_that_names_the_function_as_its_id_still_reaches_the_call() -> None:
@@ -224,15 +225,84 @@ def test_P096_ids_of_calls_without_one_do_not_change_when_the_conversation_goes_
     assert [message.call_id for message in whole if isinstance(message, ToolResult)] == ["call_1_0", "call_3_0"]
 
 
-def test_a_result_never_answers_a_call_of_an_earlier_turn() -> None:
-    messages = chat(
-        user({"text": "hi"}),
-        model(call(path="a")),
-        user({"text": "never mind"}),
-        model({"text": "ok"}),
-        user(answer("A")),
-    ).messages
-    assert messages[-1] == ToolResult("call_4_0", (Text("A"),))
+@pytest.mark.parametrize(
+    ("contents", "message"),
+    [
+        (
+            [user({"text": "hi"}), model(call(path="a")), user({"text": "never mind"})],
+            "contents.2: no response to read_file. Please ensure that the number of function response parts is equal",
+        ),
+        (
+            [user({"text": "hi"}), model({"text": "ok"}), user(answer("A"))],
+            "contents.2.parts.0.functionResponse: no call of 'read_file' is open. Please ensure that function response",
+        ),
+        (
+            [user({"text": "hi"}), model(call()), user(answer("A"), answer("B"))],
+            "contents.2.parts.1.functionResponse: no call of 'read_file' is open.",
+        ),
+        ([user({"text": "hi"}), model({"text": "ok"}), user()], "contents.2.parts: contents.parts must not be empty"),
+    ],
+)
+def test_a_conversation_that_google_refuses_is_refused_in_its_words(contents: Any, message: str) -> None:
+    with pytest.raises(CallError) as caught:
+        chat(*contents)
+    assert (caught.value.kind, caught.value.message[: len(message)]) == ("invalid_request", message)
+
+
+def test_a_content_of_the_models_without_anything_in_it_is_no_turn() -> None:
+    asked = chat(user({"text": "hi"}), model(), {"role": "model"}, user({"text": "go"}))
+    assert asked.messages == (User((Text("hi"), Text("go"))),)
+
+
+def test_a_user_turn_of_which_nothing_can_be_read_says_so() -> None:
+    asked = chat(user({"toolResponse": {"id": "x"}}))
+    assert asked.messages == (User((Text(google.LEFT_OUT),)),)
+    assert [lost.field for lost in asked.not_carried] == ["contents.*.parts.*.toolResponse"]
+
+
+@pytest.mark.parametrize(
+    "instruction",
+    ["Be brief.", {"parts": [{"text": "Be brief."}]}, {"role": "system", "parts": {"text": "Be brief."}}],
+)
+def test_a_system_instruction_is_read_in_every_form(instruction: Any) -> None:
+    asked = parse({"contents": {"parts": {"text": "hi"}}, "systemInstruction": instruction}).chat
+    assert asked.messages == (System("Be brief."), User((Text("hi"),)))
+
+
+def test_a_picture_in_the_system_instruction_is_noted() -> None:
+    parts = [{"text": "Top."}, {"inlineData": {"mimeType": "image/png", "data": PIXEL}}]
+    asked = chat(user({"text": "hi"}), systemInstruction={"parts": parts})
+    assert asked.messages[0] == System("Top.")
+    assert asked.not_carried == (NotCarried("systemInstruction.parts.*", "a system prompt has text only"),)
+
+
+def test_a_file_by_uri_leaves_a_trace_for_the_model_and_the_record() -> None:
+    asked = chat(user({"text": "see"}, {"fileData": {"fileUri": "gs://b/a.png", "mimeType": "image/png"}}))
+    assert asked.messages == (User((Text("see"), Text(google.UNREADABLE_FILE))),)
+    why = "nothing is fetched from the network; a placeholder stands for it"
+    assert asked.not_carried == (NotCarried("contents.*.parts.*.fileData", why),)
+
+
+@pytest.mark.parametrize(
+    ("config", "thinking"),
+    [
+        ({}, Thinking()),
+        ({"includeThoughts": True}, Thinking()),
+        ({"thinkingBudget": 0}, Thinking(False)),
+        ({"thinkingBudget": -1, "includeThoughts": True}, Thinking(True)),
+        ({"thinkingBudget": 512}, Thinking(True, None, 512)),
+        ({"thinkingLevel": "MINIMAL"}, Thinking(True, "minimal")),
+        ({"thinkingLevel": "THINKING_LEVEL_UNSPECIFIED"}, Thinking()),
+    ],
+)
+def test_how_much_to_think_is_carried(config: Any, thinking: Thinking) -> None:
+    asked = chat(user({"text": "hi"}), generationConfig={"thinkingConfig": config})
+    assert (asked.thinking, asked.not_carried) == (thinking, ())
+
+
+def test_a_thinking_budget_below_minus_one_is_refused() -> None:
+    with pytest.raises(CallError, match=r"^generationConfig\.thinkingConfig\.thinkingBudget: must be at least -1"):
+        chat(user({"text": "hi"}), generationConfig={"thinkingConfig": {"thinkingBudget": -2}})
 
 
 def test_P001_function_results_come_first_then_one_user_message_with_the_other_parts() -> None:
@@ -278,6 +348,12 @@ def test_the_url_safe_alphabet_of_googles_sdk_becomes_the_alphabet_of_data_urls(
     assert "-" in data or "_" in data
     (message,) = chat(user({"inlineData": {"mimeType": "image/jpeg", "data": data}})).messages
     assert message == User((Image(f"data:image/jpeg;base64,{base64.b64encode(bytes(range(240, 256))).decode()}"),))
+
+
+def test_a_text_file_is_read_as_text() -> None:
+    data = base64.urlsafe_b64encode("größe?>".encode()).decode()
+    asked = chat(user({"inlineData": {"mimeType": "text/plain", "data": data}}))
+    assert (asked.messages, asked.not_carried) == ((User((Text("größe?>"),)),), ())
 
 
 def test_a_file_that_is_no_image_leaves_a_trace_for_the_model_and_the_record() -> None:
@@ -427,15 +503,22 @@ def test_sampling_is_carried_and_what_has_no_counterpart_is_noted() -> None:
         "presencePenalty": 0.5,
         "frequencyPenalty": -0.5,
         "candidateCount": 2,
-        "responseModalities": ["TEXT"],
+        "responseModalities": ["AUDIO"],
+        "responseLogprobs": False,
     }
-    asked = chat(user({"text": "hi"}), generationConfig=config, safetySettings=[], labels={"a": "b"})
+    asked = chat(
+        user({"text": "hi"}),
+        generationConfig=config,
+        safetySettings=[{"category": "X"}],
+        labels={"a": "b"},
+        store=False,
+    )
     assert asked.sampling == Sampling(100, 0.0, 0.5, 40, 0.5, -0.5, 5, ("END",))
     assert [lost.field for lost in asked.not_carried] == [
-        "generationConfig.responseModalities",
-        "generationConfig.candidateCount",
         "safetySettings",
         "labels",
+        "generationConfig.responseModalities",
+        "generationConfig.candidateCount",
     ]
 
 
@@ -447,14 +530,13 @@ def test_sampling_is_carried_and_what_has_no_counterpart_is_noted() -> None:
         ({"contents": [{"role": "system", "parts": []}]}, "contents.0.role: unknown role 'system'"),
         ({"contents": [user({"text": "a"}, {})]}, "contents.0.parts.1: a part needs one of"),
         ({"contents": [user({"text": 7})]}, "contents.0.parts.0.text: expected a string, got a number"),
-        ({"contents": [user({"fileData": {"fileUri": "gs://b/a.png"}})]}, "contents.0.parts.0.fileData: files by URI"),
         (
             {"contents": [user({"text": "a"}), model({"functionCall": {"name": "f", "args": []}})]},
             "contents.1.parts.0.functionCall.args: expected an object, got a list",
         ),
         ({"contents": [user()], "cachedContent": "cachedContents/1"}, "cachedContent: cached content is not served"),
         (
-            {"contents": [user()], "generationConfig": {"topK": 1.5}},
+            {"contents": [user({"text": "a"})], "generationConfig": {"topK": 1.5}},
             "generationConfig.topK: expected an integer, got a number",
         ),
         (
@@ -583,7 +665,7 @@ REPLIES = [
 
 def test_a_reply_is_rendered_as_this_response() -> None:
     assert google.render(ASK, REPLY) == RENDERED
-    assert google.render(IN_WRAPPER, REPLY) == {"response": RENDERED}
+    assert google.render(IN_WRAPPER, REPLY) == {"response": RENDERED, "traceId": "00ff"}
 
 
 def test_usage_without_thoughts_does_not_mention_them() -> None:
@@ -633,6 +715,7 @@ def test_P100_the_last_chunk_and_no_other_has_the_finish_reason_and_the_usage(re
 def test_P101_an_answer_of_thoughts_alone_is_shown_as_text() -> None:
     assert parts_of(google.render(ASK, a_reply(reasoning="Only thoughts."))) == [{"text": "Only thoughts."}]
     assert parts_of(sse_chunks(ASK, a_reply(reasoning="Only thoughts."))[0]) == [{"text": "Only thoughts."}]
+    assert parts_of(google.render(ASK, a_reply("\n\n", "Hm."))) == [{"text": "Hm.\n\n"}]
 
 
 @pytest.mark.parametrize("reply", REPLIES)
@@ -654,9 +737,12 @@ def test_P137_a_stream_has_no_line_that_gemini_cli_breaks_on(reply: ChatReply) -
 
 
 @pytest.mark.parametrize("arguments", ['{"path": "a', "[1]", '{"a": NaN}'])
-def test_P032_a_call_without_a_json_object_is_shown_as_text(arguments: str) -> None:
+def test_P032_a_call_without_a_json_object_is_a_call_that_the_harness_can_answer(arguments: str) -> None:
     rendered = google.render(ASK, a_reply(tool_calls=(ToolCall("call_1", "read_file", arguments),)))
-    assert parts_of(rendered) == [{"text": f"read_file {arguments}"}]
+    marked = {"functionCall": {"id": "call_1", "name": "read_file", "args": {"INVALID_JSON": arguments}}}
+    assert parts_of(rendered) == [marked]
+    (made,) = chat(user({"text": "hi"}), model(marked), user(answer("bad args", call_id="call_1"))).messages[1:2]
+    assert made == Assistant("", "", (ToolCall("call_1", "read_file", json.dumps({"INVALID_JSON": arguments})),))
 
 
 @pytest.mark.parametrize("arguments", ["", "null"])
@@ -698,6 +784,8 @@ def test_every_error_has_its_status_and_word(kind: Any, status: int, word: str) 
     assert google.error(CallError(kind, "m")) == (status, wanted)
     assert google.stream_error(ASK, CallError(kind, "m")) == b"data: " + orjson.dumps(wanted) + b"\n\n"
     assert json.loads(google.keepalive(IN_ARRAY) + google.stream_error(IN_ARRAY, CallError(kind, "m"))) == [wanted]
+    in_wrapper = google.stream_error(IN_WRAPPER, CallError(kind, "m")).removeprefix(b"data: ")
+    assert json.loads(in_wrapper) == {"response": wanted}
 
 
 def test_a_full_context_is_told_in_the_words_that_clients_look_for() -> None:

@@ -1,4 +1,3 @@
-# ruff: noqa: N802  (known pitfalls are cited by their number, P083)
 """OpenAI Chat Completions: what real harnesses send becomes exactly this Chat, and the official SDK reads the reply."""
 
 from typing import Any
@@ -8,6 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from openai import APIError, AsyncOpenAI, BadRequestError, DefaultAsyncHttpxClient
+from openai.pagination import SyncPage
+from openai.types import Model
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 import polar_mitm.providers.openai_chat as openai_chat
@@ -23,6 +24,7 @@ from polar_mitm.chat import (
     Sampling,
     System,
     Text,
+    Thinking,
     Tool,
     ToolCall,
     ToolChoice,
@@ -30,7 +32,7 @@ from polar_mitm.chat import (
     Usage,
     User,
 )
-from polar_mitm.providers.base import Request, Route
+from polar_mitm.providers.base import ModelCard, Request, Route
 from polar_mitm.providers.openai_chat import ChatAsk
 from tests.providers.served import replaced, served, size
 
@@ -107,6 +109,7 @@ def reassembled(chunks: list[Json]) -> Json:
     ("method", "path", "known"),
     [
         ("POST", "/v1/chat/completions", True),
+        ("HEAD", "/v1/models", False),
         ("POST", "/s/ses_1/v1/chat/completions", True),
         ("POST", "/compatible-mode/v1/chat/completions", True),
         ("POST", "/zen/v1/chat/completions/", True),
@@ -119,6 +122,53 @@ def reassembled(chunks: list[Json]) -> Json:
 def test_only_a_post_to_a_path_that_ends_in_chat_completions_is_a_call(method: str, path: str, known: bool) -> None:
     route = openai_chat.recognise(Request(method, "example.org", path))
     assert route == (Route("generate") if known else None)
+
+
+@pytest.mark.parametrize(
+    ("host", "path", "query", "headers", "model"),
+    [
+        ("api.openai.com", "/v1/models", {}, {}, None),
+        ("h", "/s/ses_1/v1/models/", {}, {}, None),
+        ("opencode.ai", "/zen/v1/models", {}, {}, None),
+        ("h", "/v1/models/gpt-9", {}, {}, "gpt-9"),
+        ("h", "/v1/models/org/gpt-9", {}, {}, "org/gpt-9"),
+    ],
+)
+def test_the_model_list_is_known_by_its_path(
+    host: str, path: str, query: dict[str, str], headers: dict[str, str], model: str | None
+) -> None:
+    assert openai_chat.recognise(Request("GET", host, path, query, headers)) == Route("models", model=model)
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        Request("GET", "generativelanguage.googleapis.com", "/v1/models"),
+        Request("GET", "h", "/v1beta/models"),
+        Request("GET", "h", "/v1/models", headers={"x-goog-api-key": "k"}),
+        Request("GET", "h", "/v1/models", {"key": "k"}),
+        Request("GET", "h", "/v1/models", {"client_version": "0.171.0"}),
+        Request("GET", "chatgpt.com", "/backend-api/codex/models"),
+        Request("GET", "h", "/v1/files"),
+    ],
+)
+def test_a_list_in_another_shape_is_not_ours(request_: Request) -> None:
+    assert openai_chat.recognise(request_) is None
+
+
+def test_the_official_sdk_reads_the_model_list_and_any_model_is_there_by_any_name() -> None:
+    cards = [ModelCard("tiny", 4096)]
+    page = SyncPage[Model].model_validate(openai_chat.models(Route("models"), cards), strict=True)
+    assert [model.id for model in page.data] == ["tiny"]
+    model = Model.model_validate(openai_chat.models(Route("models", model="gpt-9"), cards), strict=True)
+    assert (model.id, model.object) == ("gpt-9", "model")
+
+
+def test_what_this_api_does_not_have_is_not_found() -> None:
+    with pytest.raises(CallError, match="token count"):
+        openai_chat.count(parse(), 7)
+    with pytest.raises(CallError, match="fixed answers"):
+        openai_chat.fixed(Request("GET", "h", "/"))
 
 
 def test_a_second_turn_as_pi_sends_it_becomes_this_chat() -> None:
@@ -180,9 +230,7 @@ def test_a_qwen_code_request_at_dashscope_keeps_its_ids_and_says_what_was_droppe
     assert ask.chat.messages[-1] == ToolResult("c1", (Text("a"), Text("b")))
     assert ask.chat.not_carried == (
         NotCarried("metadata", "nothing is stored at the service"),
-        NotCarried("preserve_thinking", "unknown field"),
-        NotCarried("tools.*.cache_control", "the engine finds shared prefixes itself"),
-        NotCarried("messages.*.content.*.cache_control", "the engine finds shared prefixes itself"),
+        NotCarried("preserve_thinking", "the chat template decides which past reasoning it shows"),
     )
 
 
@@ -238,10 +286,16 @@ def test_parts_keep_their_order_and_an_image_its_bytes() -> None:
         {"type": "image_url", "image_url": {"url": PIXEL, "detail": "high"}},
         {"type": "text", "text": "b"},
         {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}},
-        {"type": "file", "file": {"file_id": "file-1"}},
+        {"type": "file", "file": {"file_id": "file-1", "filename": "a.pdf"}},
+        {"type": "file", "file": {"file_data": "data:text/plain;base64,aGk=", "filename": "b.txt"}},
     ]
     chat = parse(messages=[{"role": "user", "content": content}]).chat
-    assert chat.messages == (User((Text("a"), Image(PIXEL), Text("b"))),)
+    stand_ins = (
+        Text("[an audio recording, which cannot be shown here]"),
+        Text("[the file 'a.pdf', which cannot be shown here]"),
+        Text("<file name='b.txt'>\nhi\n</file>"),
+    )
+    assert chat.messages == (User((Text("a"), Image(PIXEL), Text("b"), *stand_ins)),)
     assert {lost.field for lost in chat.not_carried} == {
         "messages.*.content.*.image_url.detail",
         "messages.*.content.*.input_audio",
@@ -352,24 +406,88 @@ def test_allowed_tools_carry_their_mode_and_say_that_the_list_was_dropped() -> N
     assert [lost.field for lost in chat.not_carried] == ["tool_choice.allowed_tools.tools"]
 
 
-def test_P011_a_tool_that_is_no_function_is_left_out_and_recorded() -> None:
-    custom = {"type": "custom", "custom": {"name": "patch"}}
-    chat = parse(tools=[custom, BASH_TOOL, {"type": "web_search"}]).chat
+def test_P011_a_tool_that_is_no_client_tool_is_left_out_and_recorded() -> None:
+    chat = parse(tools=[BASH_TOOL, {"type": "web_search"}]).chat
     assert [tool.name for tool in chat.tools] == ["bash"]
-    assert [lost.field for lost in chat.not_carried] == ["tools.patch", "tools.web_search"]
+    assert [lost.field for lost in chat.not_carried] == ["tools.web_search"]
 
 
 @pytest.mark.parametrize(
     "choice",
     [
-        {"type": "custom", "custom": {"name": "patch"}},
-        {"type": "function", "function": {"name": "patch"}},
+        {"type": "custom", "custom": {"name": "web_search"}},
+        {"type": "function", "function": {"name": "web_search"}},
         {"type": "web_search"},
     ],
 )
 def test_P012_forcing_a_tool_that_was_left_out_is_refused(choice: Json) -> None:
-    custom = {"type": "custom", "custom": {"name": "patch"}}
-    assert "cannot be forced" in refused(tools=[BASH_TOOL, custom], tool_choice=choice).message
+    assert "cannot be forced" in refused(tools=[BASH_TOOL, {"type": "web_search"}], tool_choice=choice).message
+
+
+PATCH: Any = {
+    "type": "custom",
+    "custom": {
+        "name": "patch",
+        "description": "Edits files.",
+        "format": {"type": "grammar", "grammar": {"syntax": "lark", "definition": 'start: "*** Begin Patch"'}},
+    },
+}
+
+
+def test_P052_P056_a_custom_tool_is_a_function_of_one_string_with_its_grammar_and_may_be_forced() -> None:
+    chat = parse(tools=[PATCH], tool_choice={"type": "custom", "custom": {"name": "patch"}}).chat
+    [tool] = chat.tools
+    assert tool.description == (
+        "Edits files.\n\nGive the raw text as the string `input`.\n\n"
+        'The text must match this lark grammar:\nstart: "*** Begin Patch"'
+    )
+    assert tool.parameters["required"] == ["input"]
+    assert chat.tool_choice == ToolChoice("named", "patch")
+    assert chat.not_carried == ()
+
+
+def test_P054_P057_a_custom_call_goes_back_as_one_with_its_raw_text_and_says_what_was_mended() -> None:
+    patch = "*** Begin Patch\n*** End Patch"
+    ask = parse(tools=[PATCH, BASH_TOOL])
+    calls = (
+        ToolCall("c1", "patch", orjson.dumps({"input": patch}).decode()),
+        ToolCall("c2", "patch", orjson.dumps({"input": f"```\n{patch}\n```"}).decode()),
+        ToolCall("c3", "bash", ""),
+    )
+    custom = {"type": "custom", "custom": {"name": "patch", "input": patch}}
+    shown = [
+        {"id": "c1", **custom},
+        {"id": "c2", **custom},
+        {"id": "c3", "type": "function", "function": {"name": "bash", "arguments": "{}"}},
+    ]
+    answer = reply(calls=calls)
+    assert openai_chat.render(ask, answer)["choices"][0]["message"]["tool_calls"] == shown
+    assert reassembled(frames(ask, answer))["tool_calls"] == shown
+    assert openai_chat.repairs(ask, answer) == (
+        "patch: the text was taken out of what was wrapped around it",
+        "bash: a call without arguments was given an empty object",
+    )
+    assert openai_chat.repairs(ask, reply("x", calls=calls[:1])) == ()
+
+
+@pytest.mark.parametrize(
+    ("asked", "meaning"),
+    [
+        ({"reasoning_effort": "high"}, Thinking(True, "high")),
+        ({"reasoning_effort": "none"}, Thinking(False)),
+        ({"enable_thinking": True}, Thinking(True)),
+        ({"chat_template_kwargs": {"enable_thinking": False}}, Thinking(False)),
+        ({"thinking": {"type": "disabled"}}, Thinking(False)),
+        ({"reasoning": {"effort": "low"}}, Thinking(True, "low")),
+        ({}, Thinking()),
+    ],
+)
+def test_the_wish_to_think_is_read_in_every_form_that_harnesses_send(asked: Json, meaning: Thinking) -> None:
+    assert parse(**asked).chat.thinking == meaning
+
+
+def test_sound_cannot_be_asked_for() -> None:
+    assert refused(modalities=["text", "audio"]).param == "modalities"
 
 
 def test_fields_that_ask_for_what_happens_anyway_are_not_reported() -> None:
@@ -381,8 +499,6 @@ def test_fields_that_are_dropped_are_reported_with_the_reason() -> None:
     assert dropped == {
         "n": "one reply is sampled",
         "logprobs": "log-probabilities go to the call record, not to the client",
-        "reasoning_effort": "the run's chat template decides how the model reasons",
-        "prompt_cache_key": "kept as a harness id; the engine finds shared prefixes itself",
         "min_p": "unknown field",
     }
     assert parse(prompt_cache_key="k").harness_ids == {"prompt_cache_key": "k"}
@@ -402,13 +518,18 @@ EVERYTHING: Json = {
         {"role": "tool", "tool_call_id": "c1", "content": [{"type": "text", "text": "t"}]},
         {"role": "developer", "content": "d"},
     ],
-    "tools": [BASH_TOOL, {"type": "custom", "custom": {"name": "patch"}}],
+    "tools": [BASH_TOOL, {"type": "custom", "custom": {"name": "patch", "format": {
+        "type": "grammar", "grammar": {"syntax": "lark", "definition": "*** Begin Patch"}}}}],
     "tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": []}},
     "response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": {}}},
     "stream_options": {"include_usage": True},
     "metadata": {"sessionId": "s"},
     "functions": [],
     "function_call": "auto",
+    "thinking": {"type": "enabled"},
+    "reasoning": {"effort": "low"},
+    "chat_template_kwargs": {"enable_thinking": True},
+    "modalities": ["text"],
     "stop": ["x"],
     "seed": 1,
     "top_k": 1,
@@ -449,9 +570,10 @@ def test_one_of_everything_is_taken() -> None:
         "User",
         "Assistant",
         "ToolResult",
+        "ToolResult",
         "User",
     ]
-    assert [tool.name for tool in chat.tools] == ["bash"]
+    assert [tool.name for tool in chat.tools] == ["bash", "patch"]
 
 
 def test_a_text_reply_is_exactly_this_json() -> None:

@@ -1,4 +1,3 @@
-# ruff: noqa: N802  (known pitfalls are cited by their number, P063)
 """OpenAI Responses: what Codex and Pi send becomes exactly this Chat, and the official SDK reads the reply."""
 
 from typing import Any
@@ -32,8 +31,8 @@ from polar_mitm.chat import (
 )
 from polar_mitm.providers.base import Request, Route
 from polar_mitm.providers.openai_responses import ResponsesAsk
-from polar_mitm.providers.openai_responses_reply import seal, unseal
-from polar_mitm.providers.openai_responses_tools import raw_input
+from polar_mitm.providers.openai_responses_seal import seal, unseal
+from polar_mitm.providers.openai_transcript import UNANSWERED
 from tests.providers.served import replaced, served, size
 
 pytestmark = pytest.mark.filterwarnings("error")
@@ -156,12 +155,16 @@ WHOLE = reply(
         ("POST", "/backend-api/codex/responses", True),
         ("POST", "/s/ses_1/v1/responses", True),
         ("GET", "/v1/responses", False),
-        ("POST", "/v1/responses/compact", False),
+        ("POST", "/v1/responses/compact", True),
+        ("GET", "/v1/responses/resp_1", False),
+        ("POST", "/v1/responses/resp_1/cancel", False),
+        ("DELETE", "/v1/responses/resp_1", False),
+        ("GET", "/v1/responses/resp_1/input_items", False),
         ("POST", "/v1/myresponses", False),
         ("POST", "/v1/chat/completions", False),
     ],
 )
-def test_only_a_post_to_a_path_that_ends_in_responses_is_a_call(method: str, path: str, known: bool) -> None:
+def test_stored_replies_are_nobodys_path_and_calls_are_posts(method: str, path: str, known: bool) -> None:
     route = openai_responses.recognise(Request(method, "example.org", path))
     assert route == (Route("generate") if known else None)
 
@@ -211,8 +214,6 @@ def test_P078_a_second_turn_as_codex_sends_it_becomes_this_chat() -> None:
     assert ask.chat.tool_choice == ToolChoice("auto")
     assert ask.chat.parallel_tool_calls is False
     assert [lost.field for lost in ask.chat.not_carried] == [
-        "reasoning",
-        "prompt_cache_key",
         "client_metadata",
         "text.verbosity",
         "tools.web_search",
@@ -271,6 +272,7 @@ def test_P064_parallel_calls_are_one_assistant_message_before_their_outputs() ->
         ToolResult("a", (Text("ok"),)),
         ToolResult("b", (Text("ok"),)),
         Assistant(tool_calls=(ToolCall("c", "exec_command", "{}"),)),
+        ToolResult("c", (UNANSWERED,)),
     )
 
 
@@ -300,6 +302,8 @@ def test_P147_appending_items_after_a_user_or_tool_item_never_changes_what_came_
     whole = messages(HI, *history)
     for count in range(len(history)):
         shorter = messages(HI, *history[:count])
+        if isinstance(shorter[-1], ToolResult) and shorter[-1].parts == (UNANSWERED,):
+            continue  # no such request is made: the harness still runs the tool
         if isinstance(shorter[-1], Assistant):  # it may still grow by what the same turn said
             shorter = shorter[:-1]
         assert whole[: len(shorter)] == shorter
@@ -321,7 +325,11 @@ def test_parts_keep_their_order_and_what_cannot_be_read_is_recorded() -> None:
         {"type": "input_image", "file_id": "file-2"},
     ]
     chat = parse(input=[{"role": "user", "content": content}, call("c"), output("c", content[:2])]).chat
-    assert chat.messages[0] == User((Text("a"), Image(PIXEL)))
+    stand_ins = (
+        Text("[a file, which cannot be shown here]"),
+        Text("[an image, which cannot be shown here]"),
+    )
+    assert chat.messages[0] == User((Text("a"), Image(PIXEL), *stand_ins))
     assert chat.messages[2] == ToolResult("c", (Text("a"), Image(PIXEL)))
     assert {lost.field for lost in chat.not_carried} == {
         "input.*.content.*.detail",
@@ -386,7 +394,6 @@ def test_a_local_shell_call_and_its_output_are_a_call_of_the_function_of_that_na
         ({"input": [{"type": "function_call", "call_id": "c", "name": "f", "arguments": {}}]}, "input.0.arguments"),
         ({"input": [{"type": "function_call_output", "output": "x"}]}, "input.0.call_id"),
         ({"input": [{"type": "item_reference", "id": "msg_1"}]}, "input.0.type"),
-        ({"input": [HI, {"type": "compaction_trigger"}]}, "input.1.type"),
         ({"conversation": "conv_1"}, "conversation"),
         ({"prompt": {"id": "pmpt_1"}}, "prompt"),
         ({"tools": [{"name": "f"}]}, "tools.0.type"),
@@ -445,24 +452,6 @@ def test_P054_the_reply_item_of_a_custom_tool_is_a_custom_tool_call_with_the_raw
             "input": PATCH_TEXT,
         }
     ]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "text"),
-    [
-        ('{"input": "a\\nb"}', "a\nb"),
-        ('{"patch": "a"}', "a"),
-        ('{"input": "a", "why": "b"}', "a"),
-        ('"a"', "a"),
-        ("*** Begin Patch", "*** Begin Patch"),
-        ('{"input": 7}', '{"input": 7}'),
-        ('{"a": "1", "b": "2"}', '{"a": "1", "b": "2"}'),
-        ("[1]", "[1]"),
-        ("", ""),
-    ],
-)
-def test_P057_the_raw_text_is_found_however_the_model_wrapped_it(arguments: str, text: str) -> None:
-    assert raw_input(arguments) == text
 
 
 def test_P058_a_namespaced_call_goes_back_with_its_namespace_and_comes_in_the_same_way() -> None:
@@ -565,8 +554,22 @@ EVERYTHING: Json = {
         {"type": "local_shell_call_output", "id": "c3", "output": "x"},
         {"type": "additional_tools", "role": "developer", "tools": [PATCH]},
         {"type": "web_search_call", "id": "ws"},
+        {"type": "shell_call", "call_id": "c4", "action": {"commands": ["ls"]}},
+        {"type": "apply_patch_call", "call_id": "c5", "operation": {"type": "delete_file", "path": "a"}},
+        {"type": "tool_search_call", "call_id": "c6", "execution": "client", "arguments": {"query": "q"}},
+        {"type": "shell_call_output", "call_id": "c4", "output": [
+            {"stdout": "a", "stderr": "", "outcome": {"type": "exit", "exit_code": 0}}]},
+        {"type": "apply_patch_call_output", "call_id": "c5", "status": "completed", "output": "ok"},
+        {"type": "tool_search_output", "call_id": "c6", "execution": "client", "tools": [PATCH]},
+        {"type": "configuration_update", "reasoning": {"effort": "low"}, "text": {"format": {"type": "text"}}},
+        {"type": "compaction", "encrypted_content": seal("s")},
+        {"type": "compaction_trigger"},
+        HI,
     ],
-    "tools": [SHELL, AGENTS, {"type": "local_shell"}, SEARCH],
+    "tools": [
+        SHELL, AGENTS, {"type": "local_shell"}, SEARCH, {"type": "apply_patch"},
+        {"type": "shell", "environment": {"type": "local", "skills": [{"name": "n", "path": "p", "description": "d"}]}},
+        {"type": "tool_search", "execution": "client", "parameters": {"type": "object"}}],
     "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "exec_command"}]},
     "text": {"format": {"type": "json_schema", "name": "n", "schema": {}}, "verbosity": "low"},
     "include": ["reasoning.encrypted_content"],
@@ -606,8 +609,9 @@ def test_parse_raises_nothing_but_call_errors_and_what_it_takes_can_be_answered(
 def test_one_of_everything_is_taken() -> None:
     chat = openai_responses.parse(Request("POST", "h", "/v1/responses"), Route("generate"), EVERYTHING).chat
     kinds = [type(message).__name__ for message in chat.messages]
-    assert kinds == ["System", "User", "Assistant", "ToolResult", "ToolResult", "ToolResult"]
-    assert len(chat.tools) == 5
+    results = ["ToolResult"] * 3
+    assert kinds == ["System", "User", "Assistant", *results, "Assistant", *results, "User", "User"]
+    assert len(chat.tools) == 7
 
 
 def test_a_text_reply_is_exactly_this_json() -> None:

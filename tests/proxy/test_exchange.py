@@ -12,7 +12,18 @@ from polar_mitm.engine.scripted import tool_call_regex
 from polar_mitm.proxy.sessions import Step
 from tests.conftest import Staged
 from tests.fakes.vllm import EOS, Reply, ids_of
-from tests.proxy.asks import ANTHROPIC, CHAT, GOOGLE, JSON_ASKS, RESPONSES, TOOL, Ask, streamed, with_tool
+from tests.proxy.asks import (
+    ANTHROPIC,
+    CHAT,
+    GOOGLE,
+    JSON_ASKS,
+    RESPONSES,
+    STREAM_ASKS,
+    TOOL,
+    Ask,
+    streamed,
+    with_tool,
+)
 from tests.proxy.stage import Stage, until
 
 LIST = '{"cmd": "ls"}'
@@ -80,6 +91,25 @@ async def test_tool_calls_have_one_id_in_the_answer_the_record_and_the_next_prom
         assert b"engine-0" not in got.body
 
 
+BROKEN = '{"cmd": "ls'
+
+
+@pytest.mark.parametrize("ask", JSON_ASKS, ids=str)
+async def test_P032_what_was_mended_for_the_client_is_on_the_record_beside_what_was_sampled(
+    ask: Ask, stage: Staged
+) -> None:
+    async with stage(Reply("", tool_calls=[(TOOL, BROKEN)]), CALLING) as on:
+        for asked in (with_tool(ask), with_tool(ask)):
+            assert (await on.post(asked)).status == 200
+        broken, whole = on.calls()
+        assert broken.response and whole.response
+        assert broken.response.tool_calls[0]["function"]["arguments"] == BROKEN
+        assert broken.checks.valid
+        assert whole.response.repairs == []
+        # OpenAI's clients take the argument text as it is, whatever it holds.
+        assert bool(broken.response.repairs) == (ask.provider in ("anthropic", "google"))
+
+
 @pytest.mark.parametrize(
     ("reply", "told"),
     [
@@ -145,7 +175,6 @@ async def test_a_failing_engine_is_the_providers_5xx_and_the_next_call_works(
 @pytest.mark.parametrize(
     ("reply", "kind", "fault", "status"),
     [
-        (Reply(status=429, error="too many"), "overloaded", "engine", 503),
         (Reply(status=413, error="too much"), "too_large", "client", 413),
         (Reply(status=400, error="messages: what?"), "invalid_request", "client", 400),
         (Reply(status=404, error="no such model"), "engine", "engine", 502),
@@ -159,6 +188,21 @@ async def test_an_engines_refusal_is_told_and_recorded_by_whose_fault_it_is(
         assert (await on.post(CHAT)).status == status
         (call,) = on.calls()
         assert call.error and (call.error.kind, call.error.fault, call.error.status) == (kind, fault, status)
+
+
+@pytest.mark.parametrize("ask", (*JSON_ASKS, *STREAM_ASKS), ids=str)
+@pytest.mark.parametrize("status", [429, 503])
+async def test_an_overloaded_engine_costs_the_client_time_and_no_error(ask: Ask, status: int, stage: Staged) -> None:
+    async with stage(Reply(status=status, error="busy"), Reply(), grace_s=0.1, keepalive_s=0.1) as on:
+        got = await on.post(ask)
+        assert got.status == 200
+        assert b"Hello." in got.body
+        if ask in STREAM_ASKS:
+            assert got.body.startswith(ask.keepalive)
+            assert got.headers_at < 0.4
+        (call,) = on.calls()
+        assert (call.error, call.checks.valid) == (None, True)
+        assert len(on.fake.requests) == 2
 
 
 @pytest.mark.parametrize("ask", JSON_ASKS, ids=str)

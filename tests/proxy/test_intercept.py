@@ -77,10 +77,10 @@ async def test_a_body_that_cannot_be_read_is_a_400_in_the_providers_shape(ask: A
 @pytest.mark.parametrize("ask", JSON_ASKS, ids=str)
 async def test_an_unknown_content_coding_is_a_415_that_names_it(ask: Ask, stage: Staged) -> None:
     async with stage() as on:
-        for coding in ("snappy", "gzip, br"):
+        for coding in ("snappy", "gzip, lzw"):
             got = await on.post(ask, headers={"content-encoding": coding})
             assert (got.status, status_of(got.json)) == (415, INVALID[ask.provider])
-            assert repr(coding) in got.json["error"]["message"]
+            assert repr(coding.rpartition(", ")[2]) in got.json["error"]["message"]
 
 
 @pytest.mark.parametrize("coding", CODERS)
@@ -160,7 +160,7 @@ UPGRADE = (
 )
 
 
-async def test_a_websocket_is_refused_with_a_426_on_both_ways_in(stage: Staged) -> None:
+async def test_P046_P048_a_websocket_is_refused_with_a_426_on_both_ways_in_and_is_no_call(stage: Staged) -> None:
     async with stage() as on:
         async with Wire(on.proxy.base_url_port) as wire:
             await wire.send(UPGRADE)
@@ -172,6 +172,7 @@ async def test_a_websocket_is_refused_with_a_426_on_both_ways_in(stage: Staged) 
             await wire.tunnel("api.openai.com", on.session, on.trust)
             await wire.send(UPGRADE)
             assert (await wire.response())[0] == 426
+        assert on.calls() == []
 
 
 async def test_http2_is_not_offered(stage: Staged) -> None:

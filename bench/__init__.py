@@ -1,0 +1,1 @@
+"""Measurements that take too long, or say too little about right and wrong, to be tests."""
