@@ -52,6 +52,14 @@ wire: $(READY) ## record what a real harness sends: make wire HARNESS=pi
 bench-keepalive: $(READY) ## hold a stream of each provider open for a minute and measure its longest silence
 	@$(BIN)/python -m bench.keepalive 60
 
+.PHONY: bench-providers
+bench-providers: $(READY) ## time reading requests and writing replies by size and count; write docs/benchmarks.md
+	@$(BIN)/python -m bench.providers
+
+.PHONY: bench-fuzz
+bench-fuzz: $(READY) ## 100,000 malformed requests at the providers, 4,000 at the real proxy
+	@$(BIN)/python -m bench.fuzz
+
 .PHONY: lock
 lock: $(READY) ## write requirements.lock anew from pyproject.toml
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.12 --generate-hashes --no-emit-index-url \

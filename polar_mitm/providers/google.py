@@ -186,7 +186,7 @@ class _Calls:
         function go to its two calls in turn.
         """
         call_id, name = response.text_or("id"), response.text_or("name")
-        by_id = (call for call in self.open if call.id == call_id)
+        by_id = (call for call in self.open if call.id == call_id) if call_id else iter(())
         by_order = (call for call in self.open if name in ("", call.name))
         call = next(by_id, None) or next(by_order, None)
         if call is None:

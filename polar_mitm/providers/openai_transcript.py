@@ -6,6 +6,9 @@
 3. No message says nothing.
 """
 
+from collections import deque
+from collections.abc import Sequence
+
 from polar_mitm.chat import (
     Assistant,
     Image,
@@ -34,6 +37,12 @@ class Transcript:
         self._messages: list[Message] = []
         self._waiting: list[tuple[str, ToolResult | None]] = []
         """The last assistant message's calls by id, each with its result once that was given."""
+        self._open: dict[str, deque[int]] = {}
+        """Where in `_waiting` the calls without a result are, by id."""
+        self._answered = False
+        """Whether a call in `_waiting` has its result."""
+        self._growing: list[Assistant] = []
+        """The pieces of the assistant message that ends the transcript; none where another message ends it."""
         self._late: list[User] = []
         """Results that answer none of these calls, to follow those that do."""
 
@@ -54,22 +63,17 @@ class Transcript:
 
     def continue_assistant(self, more: Assistant) -> None:
         """Add to the assistant message that ends the transcript, or begin one."""
-        match self._messages:
-            case [*_, Assistant() as last] if not self._late and all(result is None for _, result in self._waiting):
-                self._messages[-1] = Assistant(
-                    text="\n".join(filter(None, (last.text, more.text))),
-                    reasoning="\n".join(filter(None, (last.reasoning, more.reasoning))),
-                    tool_calls=last.tool_calls + more.tool_calls,
-                )
-                self._wait(more)
-            case _:
-                self.assistant(more)
+        if self._growing and not self._late and not self._answered:
+            self._growing.append(more)
+            self._wait(more)
+        else:
+            self.assistant(more)
 
     def result(self, result: ToolResult) -> None:
-        for index, (call_id, given) in enumerate(self._waiting):
-            if call_id == result.call_id and given is None:
-                self._waiting[index] = (call_id, result)
-                return
+        if waiting := self._open.get(result.call_id):
+            self._waiting[waiting.popleft()] = (result.call_id, result)
+            self._answered = True
+            return
         self._notes.add(self._field, LATE_WHY)
         self._late.append(User((Text(f"<tool_result>\n{result.call_id}\n</tool_result>"), *result.parts)))
 
@@ -85,18 +89,34 @@ class Transcript:
             return
         self._settle()
         self._messages.append(message)
+        if isinstance(message, Assistant):
+            self._growing = [message]
 
     def _wait(self, message: Assistant) -> None:
-        self._waiting += [(call.id, None) for call in message.tool_calls]
+        for call in message.tool_calls:
+            self._open.setdefault(call.id, deque()).append(len(self._waiting))
+            self._waiting.append((call.id, None))
 
     def _settle(self) -> None:
-        """Put the results behind their calls, and say of each call without one that there is none."""
+        """Make the assistant message whole, put the results behind their calls, and say of each call without one that
+        there is none."""
+        if len(self._growing) > 1:
+            self._messages[-1] = _joined(self._growing)
         for call_id, result in self._waiting:
             if result is None:
                 self._notes.add(self._field, UNANSWERED_WHY)
             self._messages.append(result or ToolResult(call_id, (UNANSWERED,)))
         self._messages += self._late
-        self._waiting, self._late = [], []
+        self._waiting, self._late, self._growing = [], [], []
+        self._open, self._answered = {}, False
+
+
+def _joined(pieces: Sequence[Assistant]) -> Assistant:
+    return Assistant(
+        text="\n".join(piece.text for piece in pieces if piece.text),
+        reasoning="\n".join(piece.reasoning for piece in pieces if piece.reasoning),
+        tool_calls=tuple(call for piece in pieces for call in piece.tool_calls),
+    )
 
 
 def _says(parts: tuple[Part, ...]) -> bool:

@@ -34,6 +34,7 @@ _KEPT = re.compile(f"{TAG.pattern}|{BILLING}")
 _CHANGING = (
     (re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"), "0" * 36),
     (re.compile(r"\b(?=[0-9a-f]*\d)[0-9a-f]{6,64}\b"), "0" * 8),
+    (re.compile(r"\b(?=\w*\d)[a-z]{2,12}_[0-9A-Za-z]{16,64}\b"), "0" * 24),
     (re.compile(r"\b(Mon|Tues|Wednes|Thurs|Fri|Satur|Sun)day\b"), "Sunday"),
     (re.compile(r"\b(Mon|Tue|Wed|Thu|Fri|Sat|Sun)\b"), "Sun"),
     (re.compile(r"\b(January|February|March|April|June|July|August|September|October|November|December)\b"), "March"),

@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
@@ -190,10 +191,21 @@ async def _proxy(root: Path, port: int) -> AsyncIterator[tuple[int, Path]]:
     process = await asyncio.create_subprocess_exec(*command, env=env)
     try:
         await asyncio.to_thread(wait_for_port, listen, seconds=60)
-        yield listen, root / "mitm" / "mitmproxy-ca-cert.pem"
+        certificate = root / "mitm" / "mitmproxy-ca-cert.pem"
+        await asyncio.to_thread(_wait_for_file, certificate, seconds=20)
+        yield listen, certificate
     finally:
         process.terminate()
         await asyncio.wait_for(process.wait(), 20)
+
+
+def _wait_for_file(path: Path, *, seconds: float) -> None:
+    """mitmdump listens before it has written its certificate."""
+    end = time.monotonic() + seconds
+    while not path.exists():
+        if time.monotonic() > end:
+            raise TimeoutError(f"{path} was not written within {seconds:g} s")
+        time.sleep(0.05)
 
 
 def install(wire: Wire) -> Path:
