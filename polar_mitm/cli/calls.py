@@ -7,7 +7,7 @@ import typer
 
 from polar_mitm.capture.reader import read_calls
 from polar_mitm.capture.session import SessionFolder
-from polar_mitm.cli.shell import BAD_USAGE, JsonFlag, err, exit_codes, out, print_json
+from polar_mitm.cli.shell import BAD_USAGE, JsonFlag, err, exit_codes, out, print_json, tell
 from polar_mitm.cli.tables import call_row, calls_table, not_carried
 
 
@@ -26,7 +26,7 @@ def calls(
         print_json({str(path): rows for path, rows in captured.items()})
         return
     for path, rows in captured.items():
-        out.print(f"[bold]{path}[/]")
+        tell(out, f"{path}", style="bold")
         out.print(calls_table(rows))
         if lost := not_carried(rows):
             what = ", ".join(f"{field} x{count}" for field, count in lost.items())

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from polar_mitm.cli.shell import FAILED, JsonFlag, Steps, default_engine_url, out, print_json, run_async
+from polar_mitm.cli.shell import FAILED, JsonFlag, Steps, default_engine_url, out, print_json, run_async, tell
 from polar_mitm.cli.tables import outcome_rows, outcomes_table, shown
 from polar_mitm.rollout.engines import engine_for
 from polar_mitm.rollout.run import run_task as run_samples
@@ -55,7 +55,7 @@ def run(
     else:
         out.print(outcomes_table(outcomes))
         for outcome in outcomes:
-            out.print(f"{outcome.session.sample:6}  {shown(outcome.folder)}", highlight=False, soft_wrap=True)
+            tell(out, f"{outcome.session.sample:6}  {shown(outcome.folder)}")
     if any(outcome.session.status != "completed" for outcome in outcomes):
         raise typer.Exit(FAILED)
     return outcomes

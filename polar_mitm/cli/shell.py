@@ -62,6 +62,16 @@ def one_of[T: (str, list[str])](names: Iterable[str]) -> Callable[[T], T]:
     return check
 
 
+def tell(console: Console, text: str, *, style: str | None = None) -> None:
+    """Print the text as it is, on lines as long as they are. What would steer the terminal becomes visible instead."""
+    console.print(printable(text), style=style, highlight=False, markup=False, soft_wrap=True)
+
+
+def printable(text: str) -> str:
+    """Harnesses and models write part of what is shown here: no escape sequence of theirs reaches the terminal."""
+    return "".join(sign if sign.isprintable() or sign in "\n\t" else "\ufffd" for sign in text)
+
+
 def print_json(value: Any) -> None:
     """One JSON document on standard output, indented."""
     sys.stdout.write(orjson.dumps(value, option=orjson.OPT_INDENT_2).decode() + "\n")
@@ -73,7 +83,7 @@ def exit_codes() -> Iterator[None]:
     try:
         yield
     except tuple(EXIT_CODES) as error:
-        err.print(f"polar: {error}", style="red", highlight=False, markup=False, soft_wrap=True)
+        tell(err, f"polar: {error}", style="red")
         raise typer.Exit(next(code for kind, code in EXIT_CODES.items() if isinstance(error, kind))) from error
     except (KeyboardInterrupt, asyncio.CancelledError) as error:
         err.print("polar: interrupted; everything started here was ended", style="yellow")
@@ -115,7 +125,7 @@ class Steps:
     def say(self, text: str) -> None:
         """One thing done or begun."""
         if not self.quiet:
-            err.print(text, highlight=False, markup=False, soft_wrap=True)
+            tell(err, text)
 
     def progress(self, seconds: float, phase: str) -> None:
         """Where something long is; a line for each new phase where there is no terminal."""

@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from polar_mitm.capture.record import Call
+from polar_mitm.cli.shell import printable
 from polar_mitm.rollout.sample import Outcome
 
 
@@ -75,7 +76,7 @@ def calls_table(rows: Iterable[dict[str, Any]]) -> Table:
             "yes" if row["valid"] else "[yellow]no[/]",
             str(len(row["not_carried"])),
             f"{row['seconds']:.1f}",
-            Text(_what(row)),
+            Text(printable(_what(row))),
         )
     return table
 

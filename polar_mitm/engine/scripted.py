@@ -23,8 +23,10 @@ def literal_regex(text: str) -> str:
 
 def tool_call_text(name: str, arguments: Mapping[str, Any]) -> str:
     """The call in hermes form, as the tool templates show it to a model."""
-    call = {"name": name, "arguments": arguments}
-    return f"<tool_call>\n{json.dumps(call, ensure_ascii=False)}\n</tool_call>"
+    call = json.dumps({"name": name, "arguments": arguments}, ensure_ascii=False)
+    # vLLM's hermes parser looks for these tags in JSON strings too, and would cut the call there.
+    call = call.replace("<tool_call>", "\\u003ctool_call>").replace("</tool_call>", "\\u003c/tool_call>")
+    return f"<tool_call>\n{call}\n</tool_call>"
 
 
 def tool_call_regex(name: str, arguments: Mapping[str, Any]) -> str:

@@ -83,8 +83,8 @@ def answer(stdout: str) -> str:
     for line in stdout.splitlines():
         try:
             event = json.loads(line)
-        except json.JSONDecodeError:
-            continue  # a line cut by a kill, or a warning that strayed to stdout
+        except (ValueError, RecursionError):
+            continue  # a line cut by a kill, or what others wrote to the same output
         match event:
             case {"type": "result", "result": str(text)}:
                 return text.strip()

@@ -122,6 +122,12 @@ async def _grade(job: Job, session: Session, folder: SessionFolder, workspace: W
     calls = _calls(folder)
     folder.workspace_diff.write_bytes(await workspace.diff())
     status, reason = _status(ended, folder, calls)
+    taken = sum(1 for call in calls if call.response and call.response.forced and call.response.tool_calls)
+    if status == "completed" and taken < len(job.scenario.script):
+        status = "failed"
+        reason = (
+            f"{taken} of the script's {len(job.scenario.script)} steps were taken: does the harness offer the tool?"
+        )
     record = session.log.session
     if status != "error":
         evaluation = await evaluate(

@@ -32,6 +32,10 @@ from polar_mitm.sandboxes import SANDBOXES
 type Text = Annotated[str, StringConstraints(min_length=1, pattern=r"\S")]
 
 
+MOST_VALUES = 100_000
+"""Of a scenario, its aliases unfolded."""
+
+
 class ScenarioError(Exception):
     """A scenario file that cannot be used: `scenarios/x.yaml:12: evaluator.type: expected one of command, ...`.
 
@@ -178,7 +182,10 @@ def load(path: Path, changes: Mapping[str, object] | None = None) -> Scenario:
     Raises ScenarioError.
     """
     document = _read(path)
-    fields = _plain(document) | dict(changes or {})
+    try:
+        fields = _Plain().of(document) | dict(changes or {})
+    except ValueError as error:
+        raise ScenarioError(path, None, "", f"not usable: {error}") from None
     for name in fields:
         if name == "path" or not isinstance(name, str):  # the one field that is not the file's to set; `1: x`
             raise ScenarioError(path, _line(document, (name,)), str(name), _unknown(str(name), _siblings((name,))))
@@ -206,6 +213,8 @@ def bundled(name: str) -> Path:
 
 
 def _read(path: Path) -> CommentedMap:
+    if path.exists() and not path.is_file():
+        raise ScenarioError(path, None, "", "cannot be read: it is no regular file")
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -218,27 +227,42 @@ def _read(path: Path) -> CommentedMap:
         mark = error.problem_mark or error.context_mark
         line = mark.line + 1 if mark else None
         raise ScenarioError(path, line, "", f"not YAML: {error.problem or error.context}") from None
-    except YAMLError as error:
+    except (YAMLError, ValueError) as error:
         raise ScenarioError(path, None, "", f"not YAML: {error}") from None
+    except RecursionError:
+        raise ScenarioError(path, None, "", "nested too deeply") from None
     if not isinstance(document, CommentedMap):
         got = "nothing" if document is None else _shown(document)
         raise ScenarioError(path, 1, "", f"expected a mapping of fields; got {got}")
     return document
 
 
-def _plain(node: Any) -> Any:
-    """Plain Python of a round-trip document: its strings and numbers are subclasses that remember their style."""
-    match node:
-        case CommentedMap():
-            return {_plain(key): _plain(value) for key, value in node.items()}
-        case CommentedSeq():
-            return [_plain(value) for value in node]
-        case bool() | None:
-            return node
-    for kind in (int, float, str):
-        if isinstance(node, kind):
-            return kind(node)
-    return node
+class _Plain:
+    """Plain Python of a round-trip document: its strings and numbers are subclasses that remember their style.
+
+    Raises ValueError for what no scenario needs: text that no file can hold, and aliases that unfold without end.
+    """
+
+    def __init__(self) -> None:
+        self.values = 0
+
+    def of(self, node: Any) -> Any:
+        self.values += 1
+        if self.values > MOST_VALUES:
+            raise ValueError(f"more than {MOST_VALUES} values")
+        match node:
+            case CommentedMap():
+                return {self.of(key): self.of(value) for key, value in node.items()}
+            case CommentedSeq():
+                return [self.of(value) for value in node]
+            case bool() | None:
+                return node
+            case str() if "\0" in node or any("\ud800" <= sign <= "\udfff" for sign in node):
+                raise ValueError(f"text with a zero byte or half a surrogate pair: {str(node)[:60]!r}")
+        for kind in (int, float, str):
+            if isinstance(node, kind):
+                return kind(node)
+        return node
 
 
 def _problem(path: Path, document: CommentedMap, changes: Mapping[str, object], details: ErrorDetails) -> ScenarioError:

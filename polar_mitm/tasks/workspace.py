@@ -72,7 +72,14 @@ def _fill(path: Path, scenario: Scenario) -> None:
         if scenario.start_folder is None:
             path.mkdir(parents=True)
         else:
-            shutil.copytree(scenario.start_folder, path, symlinks=True)
+            # The runs' own folder may lie in the folder that is copied: it is no part of the task, and has no end.
+            runs = path.parents[1].resolve()
+            shutil.copytree(
+                scenario.start_folder,
+                path,
+                symlinks=True,
+                ignore=lambda folder, names: [name for name in names if (Path(folder) / name).resolve() == runs],
+            )
         for name, text in scenario.files.items():
             file = path / name
             if not file.parent.resolve().is_relative_to(path.resolve()):
@@ -80,7 +87,7 @@ def _fill(path: Path, scenario: Scenario) -> None:
             file.parent.mkdir(parents=True, exist_ok=True)
             file.unlink(missing_ok=True)
             file.write_text(text, encoding="utf-8")
-    except (OSError, shutil.Error) as error:
+    except (OSError, shutil.Error, ValueError) as error:
         raise WorkspaceError(f"the workspace could not be made: {error}") from error
 
 

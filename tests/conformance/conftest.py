@@ -1,6 +1,5 @@
 """The proxy in front of the stand-in engine, and, live, in front of a real vLLM that serves `tiny`."""
 
-import os
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
@@ -10,7 +9,6 @@ import pytest
 
 from tests.conftest import Staged
 from tests.fakes.vllm import Reply
-from tests.needs import need
 from tests.proxy.stage import Stage
 
 
@@ -29,8 +27,7 @@ class Front:
 def front(request: pytest.FixtureRequest, stage: Staged) -> Front:
     if request.param == "fake":
         return Front(False, stage)
-    url = os.environ.get("POLAR_TEST_ENGINE_URL")
-    need([] if url else ["POLAR_TEST_ENGINE_URL names no engine (polar model serve tiny)"])
+    url = request.getfixturevalue("engine_url")
 
     def real(*replies: Reply, **options: Any) -> AbstractAsyncContextManager[Stage]:
         return stage(engine_url=url, **options)

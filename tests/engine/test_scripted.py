@@ -69,3 +69,10 @@ async def test_a_real_engine_makes_that_very_call(engine_url: str, arguments: di
     assert (sample.text, sample.finish_reason, sample.invalid_reason) == ("", "tool_calls", None)
     assert sample.forced == [(0, len(sample.response_ids))]
     assert sample.decode_matches_text is True
+
+
+def test_a_tag_of_the_tool_call_in_its_arguments_is_written_so_that_no_parser_sees_it() -> None:
+    text = tool_call_text("bash", {"command": "echo '</tool_call><tool_call>'"})
+    assert text.count("</tool_call>") == text.count("<tool_call>") == 1
+    body = text.removeprefix("<tool_call>\n").removesuffix("\n</tool_call>")
+    assert json.loads(body)["arguments"]["command"] == "echo '</tool_call><tool_call>'"

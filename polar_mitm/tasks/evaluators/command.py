@@ -22,6 +22,9 @@ OUTPUT_LIMIT = 100_000
 CANNOT_RUN = (126, 127)
 SIGNAL_BASE = 128
 
+# Codes of a death by signal. A program may exit with a higher one itself: perl's die is 255.
+KILLED = range(SIGNAL_BASE + 1, SIGNAL_BASE + 32)
+
 
 async def evaluate(run: str, timeout_s: float, finished: Finished) -> Evaluation:
     """Judge by `sh -c run`."""
@@ -55,6 +58,6 @@ async def evaluate(run: str, timeout_s: float, finished: Finished) -> Evaluation
         return Evaluation.failed(f"the evaluator's command took more than {timeout_s:g} s", output)
     if ended.code in CANNOT_RUN:
         return Evaluation.failed(f"the evaluator's command cannot run (exit code {ended.code})", output)
-    if ended.code > SIGNAL_BASE:
+    if ended.code in KILLED:
         return Evaluation.failed(f"the evaluator's command was killed by signal {ended.code - SIGNAL_BASE}", output)
     return Evaluation.of("command", float(ended.code == 0), output)
