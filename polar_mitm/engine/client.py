@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, Self
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 import aiohttp
 import orjson
@@ -101,8 +102,10 @@ class Engine:
         timeout_s: float = 3600,
     ) -> None:
         """`url` with or without a trailing `/v1`. `model` None takes the first one served. `timeout_s` holds for one
-        call, its wait for one of the `max_concurrency` places included."""
-        self.url = url.rstrip("/").removesuffix("/v1").rstrip("/")
+        call, its wait for one of the `max_concurrency` places included. A user and password in `url` are sent to the
+        engine, and shown and written nowhere."""
+        address, self._auth = _without_credentials(url)
+        self.url = address.rstrip("/").removesuffix("/v1").rstrip("/")
         self._wanted_model = model
         self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         self._places = asyncio.Semaphore(max_concurrency)
@@ -131,6 +134,7 @@ class Engine:
         """Find out what is served and have one token sampled. Raises EngineUnreachable or EngineUnfit."""
         self._session = aiohttp.ClientSession(
             headers=self._headers,
+            auth=self._auth,
             # Concurrency is `_places`' business; aiohttp's own limit would hide calls from their time limit.
             connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_ALIVE_S),
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S),
@@ -399,3 +403,15 @@ class Engine:
 def _seconds(retry_after: str | None) -> float | None:
     """A Retry-After header in its form of seconds; the other, a date, no engine sends."""
     return float(retry_after) if retry_after and re.fullmatch(r"\d{1,6}(\.\d+)?", retry_after.strip()) else None
+
+
+def _without_credentials(url: str) -> tuple[str, aiohttp.BasicAuth | None]:
+    """The URL without its user and password, and those. A URL that can't be read is left for the request to refuse."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return url, None
+    if parts.username is None:
+        return url, None
+    bare = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+    return bare, aiohttp.BasicAuth(unquote(parts.username), unquote(parts.password or ""))

@@ -1,6 +1,7 @@
 """Many samples of one scenario over one proxy: what `polar run-task` does."""
 
 import asyncio
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -31,6 +32,12 @@ async def run_task(
     sandbox = SANDBOXES[scenario.sandbox]
     if problems := await asyncio.to_thread(sandbox.check):
         raise NotReady(f"sandbox {scenario.sandbox}: " + "; ".join(problems))
+    try:
+        await asyncio.to_thread(out.mkdir, parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=out):
+            pass
+    except OSError as error:
+        raise NotReady(f"no session folder can be made in {out}: {error}") from error
     border = Border()
     places = asyncio.Semaphore(concurrency)
     async with EmbeddedProxy(core(border)) as proxy:

@@ -583,3 +583,11 @@ async def test_P122_a_real_engine_gives_up_a_cancelled_call_within_a_second(engi
             while await running() > 0:  # noqa: ASYNC110  (the engine is another process)
                 await asyncio.sleep(0.02)
         assert call.cancelled() or call.cancelling()
+
+
+async def test_a_password_in_the_url_reaches_the_engine_and_nothing_that_is_shown() -> None:
+    engine = Engine("http://someone:secret@127.0.0.1:9/v1")
+    assert engine.url == "http://127.0.0.1:9"
+    with pytest.raises(EngineUnreachable) as failed:
+        await engine.open()
+    assert "secret" not in str(failed.value)

@@ -156,3 +156,13 @@ def until_started(out: Path) -> None:
         assert time.monotonic() < deadline
         time.sleep(0.1)
     assert SessionFolder(next(out.glob("*"))).calls.exists()
+
+
+async def test_an_output_folder_that_cannot_be_made_is_an_exit_3_that_names_it(tmp_path: Path) -> None:
+    need_parts("pi", "bwrap")
+    (tmp_path / "file").touch()
+    out = tmp_path / "file" / "out"
+    async with FakeVllm() as engine:
+        ended = await in_thread("run-task", SCENARIOS / "hello.yaml", "--engine-url", engine.url, "--out", out)
+    assert ended.returncode == 3, ended.stderr
+    assert f"no session folder can be made in {out}" in ended.stderr
