@@ -100,8 +100,17 @@ async def record(wire: Wire, installed: Path, only: str | None) -> list[Json]:
         requests = await _run(wire, scene, installed)
         print(f"{wire.name} {scene.name}: {', '.join(label for label, _ in requests)}", flush=True)
         scrubber = Scrubber()
-        recorded += [_fixture(wire, scene, label, asked, scrubber) for label, asked in requests]
+        recorded += [
+            _fixture(wire, scene, label, replace(asked, body=_without(installed, asked.body)), scrubber)
+            for label, asked in requests
+        ]
     return recorded
+
+
+def _without(installed: Path, body: Json) -> Json:
+    """The body as if the harness were installed in the same place everywhere: pi tells the model where its docs are."""
+    found: Json = json.loads(json.dumps(body).replace(str(installed), "/opt/harness"))
+    return found
 
 
 def _fixture(wire: Wire, scene: Scene, label: str, asked: Asked, scrubber: Scrubber) -> Json:
