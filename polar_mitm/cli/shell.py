@@ -91,13 +91,18 @@ def exit_codes() -> Iterator[None]:
 
 
 def run_async[T](work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Run to the end; SIGTERM and SIGHUP end it as Ctrl-C does, so that nothing is left running."""
+    """Run to the end. Ctrl-C, SIGTERM and SIGHUP end it, once: a second one would cut short the ending of what runs."""
 
     async def main() -> T:
         task = asyncio.current_task()
         assert task
-        for number in (signal.SIGTERM, signal.SIGHUP):
-            asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+
+        def end() -> None:
+            if not task.cancelling():
+                task.cancel()
+
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            asyncio.get_running_loop().add_signal_handler(number, end)
         return await work()
 
     with exit_codes():

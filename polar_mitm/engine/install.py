@@ -85,9 +85,12 @@ def is_installed() -> bool:
 def install(say: Say, kind: Kind | None = None) -> Environment:
     """The environment, built first where it is missing: some minutes and gigabytes. Raises InstallFailed."""
     kind = kind or fitting_kind()
+    folder = home() / "engine" / kind
+    if len(str(folder).split()) > 1:
+        # vLLM puts a library of this folder into LD_PRELOAD, a list whose items blanks part: it would die at its work.
+        raise InstallFailed(f"vLLM can't run below a folder with a blank in its name ({folder}): set POLAR_HOME")
     if present := installed(kind):
         return present
-    folder = home() / "engine" / kind
     with exclusive(folder.with_suffix(".lock"), say, "installing the engine"):
         if present := installed(kind):
             return present

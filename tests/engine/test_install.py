@@ -184,3 +184,9 @@ def test_the_lock_makes_the_second_wait_and_says_so(tmp_path: Path) -> None:
     thread.join(5)
     assert order == ["first", "second"]
     assert said == ["waiting for another polar that is busy with a job"]
+
+
+def test_a_folder_with_a_blank_in_its_name_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POLAR_HOME", str(tmp_path / "my polar"))
+    with pytest.raises(InstallFailed, match=r"with a blank in its name .*my polar/engine/cpu.*: set POLAR_HOME"):
+        install(print, "cpu")
