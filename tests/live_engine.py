@@ -3,6 +3,7 @@
 import asyncio
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -11,6 +12,8 @@ from polar_mitm.engine.local import LocalEngine
 from polar_mitm.engine.models import is_built
 from tests.needs import need
 
+HOME = os.environ.get("POLAR_HOME")
+
 
 @pytest.fixture(scope="session")
 def engine_url() -> Iterator[str]:
@@ -18,9 +21,22 @@ def engine_url() -> Iterator[str]:
     if url := os.environ.get("POLAR_TEST_ENGINE_URL"):
         yield url
         return
-    ready = is_installed() and is_built("tiny")
-    need([] if ready else ["the engine is not here: polar model install tiny"])
-    engine = LocalEngine()
-    running = asyncio.run(engine.start("tiny"))
+    with at_home():
+        ready = is_installed() and is_built("tiny")
+        need([] if ready else ["the engine is not here: polar model install tiny"])
+        engine = LocalEngine()
+        running = asyncio.run(engine.start("tiny"))
     yield running.url
-    asyncio.run(engine.stop())
+    with at_home():
+        asyncio.run(engine.stop())
+
+
+@contextmanager
+def at_home() -> Iterator[None]:
+    """In the home that this run began with: the test that asks first may have set one of its own."""
+    with pytest.MonkeyPatch.context() as patch:
+        if HOME is None:
+            patch.delenv("POLAR_HOME", raising=False)
+        else:
+            patch.setenv("POLAR_HOME", HOME)
+        yield

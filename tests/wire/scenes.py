@@ -313,14 +313,21 @@ _INVESTIGATE: Json = {"agent_name": "codebase_investigator", "prompt": SUB_INSTR
 _GEMINI_ARGV = ("--yolo", "--prompt", INSTRUCTION)
 
 
+# It reads its two built-in skills at once, and lists them in the order in which that ends.
+_GEMINI_SETTINGS: Json = {
+    "privacy": {"usageStatisticsEnabled": False},
+    "skills": {"disabled": ["antigravity-support"]},
+}
+
+
 def _gemini(name: str, *answers: Answer, labels: tuple[str, ...] = TURNS) -> Scene:
-    settings = {"security": {"auth": {"selectedType": "gemini-api-key"}}, "privacy": {"usageStatisticsEnabled": False}}
+    settings = _GEMINI_SETTINGS | {"security": {"auth": {"selectedType": "gemini-api-key"}}}
     env = {**_GEMINI_ENV, "GEMINI_API_KEY": KEY, "GOOGLE_GEMINI_BASE_URL": BASE_URL}
     return Scene(name, _GEMINI_ARGV, env, answers, labels, {".gemini/settings.json": json.dumps(settings)})
 
 
 def _gemini_login() -> Scene:
-    settings = {"security": {"auth": {"selectedType": "oauth-personal"}}, "privacy": {"usageStatisticsEnabled": False}}
+    settings = _GEMINI_SETTINGS | {"security": {"auth": {"selectedType": "oauth-personal"}}}
     credentials = {
         "access_token": "ya29.of-this-run",
         "refresh_token": "1//of-this-run",
