@@ -1,5 +1,7 @@
 """`polar demo`: the main job on the default local model, all set-up included."""
 
+import shutil
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -33,11 +35,12 @@ def demo(
     if json:
         return
     session = shown(outcomes[0].folder)
+    polar = "polar" if shutil.which("polar") else shown(Path(sys.argv[0]).absolute())
     out.print(
         f"\nThe calls, token by token:   {session}/calls.jsonl\n"
-        f"A row a call:                polar calls {out_folder}\n"
-        f"The flows in mitmweb:        polar web --read {session}/flows.mitm\n"
-        f"Next, a file made by a tool: polar run-task scenarios/write_file.yaml --harness claude-code",
+        f"A row a call:                {polar} calls {out_folder}\n"
+        f"The flows in mitmweb:        {polar} web --read {session}/flows.mitm\n"
+        f"Next, a file made by a tool: {polar} run-task scenarios/write_file.yaml",
         highlight=False,
         soft_wrap=True,
     )

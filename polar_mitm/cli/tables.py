@@ -119,8 +119,14 @@ def not_carried(rows: Iterable[dict[str, Any]]) -> dict[str, int]:
 
 
 def mean_logprob(calls: Iterable[Call]) -> float | None:
-    """Mean over every sampled token of the calls, in nats; None when nothing was sampled."""
-    logprobs = [value for call in calls if call.response for value in call.response.logprobs]
+    """Mean over the tokens that the model chose, in nats; None when there are none. Forced ones are post-mask."""
+    logprobs = [
+        value
+        for call in calls
+        if call.response
+        for place, value in enumerate(call.response.logprobs)
+        if not any(start <= place < end for start, end in call.response.forced)
+    ]
     return sum(logprobs) / len(logprobs) if logprobs else None
 
 

@@ -4,13 +4,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 BASE_URL = {
-    "claude-code": "ANTHROPIC_BASE_URL={base} ANTHROPIC_API_KEY=polar claude",
-    "codex": "CODEX_API_KEY=polar codex -c openai_base_url='\"{base}/v1\"' -c model='\"local\"'",
+    "claude-code": "ANTHROPIC_BASE_URL={base} ANTHROPIC_API_KEY=polar claude -p",
+    "codex": "CODEX_API_KEY=polar codex exec -c openai_base_url='\"{base}/v1\"' -c model='\"local\"'",
     "qwen-code": "OPENAI_BASE_URL={base}/v1 OPENAI_API_KEY=polar OPENAI_MODEL=local qwen",
     "gemini-cli": "GOOGLE_GEMINI_BASE_URL={base} GEMINI_API_KEY=polar gemini",
 }
-PROXY = "HTTPS_PROXY={proxy} NODE_EXTRA_CA_CERTS={ca} SSL_CERT_FILE={ca} CODEX_CA_CERTIFICATE={ca}"
-"""For a harness with its own keys and hosts: opencode, pi, and those above."""
+PROXY = (
+    "ANTHROPIC_API_KEY=polar OPENAI_API_KEY=polar GEMINI_API_KEY=polar "
+    "HTTPS_PROXY={proxy} NODE_EXTRA_CA_CERTS={ca} SSL_CERT_FILE={ca} CODEX_CA_CERTIFICATE={ca}"
+)
+"""For any harness at its own host: opencode, pi, and those above. Who is logged in leaves the keys out."""
 
 
 def lines_to_paste(base_url: str, proxy_url: str, ca: Path) -> Iterator[str]:

@@ -71,6 +71,8 @@ class Exchange:
         self.request = request
         self.ask = ask
         self.call = _draft(session, provider, request, ask)
+        self.scripted = False
+        """Whether the engine was made to sample a tool call of the session's script."""
         self.shared: Shared[Answer] | None = None
         """Its answer in the making, which retries of it get as well."""
 
@@ -98,6 +100,9 @@ class Exchange:
         try:
             sample = await self._sample()
             self._record(sample)
+            if self.scripted and not sample.tool_calls and sample.finish_reason != "length":
+                mend = "start vLLM with --enable-auto-tool-choice --tool-call-parser hermes"
+                raise CallError("engine", f"the engine did not read the scripted tool call: {mend}")
             if sample.finish_reason == "abort":
                 # Somebody else ended the request in the engine; half an answer must not pass for a whole one.
                 raise CallError("engine", "the engine gave up this request")
@@ -130,6 +135,7 @@ class Exchange:
         if session.script is None:
             return await session.engine.chat(chat, overrides=session.sampling)
         if self.call.origin.kind == "turn" and (regex := _scripted_turn(session, chat)):
+            self.scripted = True
             return await session.engine.chat(chat, overrides=session.sampling, force_regex=regex)
         return await session.engine.chat(chat, overrides=session.sampling, tool_choice_none=True)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from polar_mitm.engine.scripted import tool_call_regex
+from polar_mitm.engine.scripted import tool_call_regex, tool_call_text
 from polar_mitm.proxy.sessions import Step
 from tests.conftest import Staged
 from tests.fakes.vllm import EOS, Reply, ids_of
@@ -364,6 +364,18 @@ async def test_an_engine_that_leaves_the_script_fails_the_call_before_a_harness_
         assert got.status == 502
         assert b"reboot" not in got.body
         (call,) = on.calls(session)
+        assert call.error and call.error.fault == "engine"
+
+
+async def test_an_engine_that_reads_no_call_in_the_scripted_text_fails_the_call_with_the_mend(stage: Staged) -> None:
+    """As vLLM does when its tool parser is another: the text is there, and its tokens, but no call."""
+    written = tool_call_text(SCRIPT[0].tool, dict(SCRIPT[0].arguments))
+    async with stage(Reply(written)) as on:
+        session = on.open_session(script=SCRIPT)
+        got = await on.post(with_tool(CHAT), session=session)
+        assert (got.status, b"--tool-call-parser hermes" in got.body) == (502, True)
+        (call,) = on.calls(session)
+        assert call.response and call.response.response_ids
         assert call.error and call.error.fault == "engine"
 
 
