@@ -5,9 +5,9 @@ from typing import Annotated
 
 import typer
 
-from polar_mitm.cli.shell import JsonFlag, Steps, exit_codes, one_of, out, print_json, run_async
+from polar_mitm.cli.shell import JsonFlag, Steps, exit_codes, one_of, out, print_json, run_async, tell
 from polar_mitm.engine.install import install as install_engine
-from polar_mitm.engine.local import LocalEngine, find
+from polar_mitm.engine.local import LocalEngine, end, find
 from polar_mitm.engine.models import MODELS, build
 
 app = typer.Typer(help="A local vLLM with the flags polar needs.", no_args_is_help=True)
@@ -55,4 +55,10 @@ async def _serve(name: str, port: int) -> None:
         out.print(f"{name} is served at {running.url} (pid {running.pid}, log {running.log})", soft_wrap=True)
         await engine.wait()
     finally:
-        await asyncio.shield(engine.stop())
+        await asyncio.shield(engine.stop(though_used=True))
+
+
+@app.command()
+def stop(name: Name = "smollm2") -> None:
+    """End a local engine, whoever started it."""
+    tell(out, f"{name} is ended" if end(name) else f"{name} was not running")

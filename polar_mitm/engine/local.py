@@ -13,7 +13,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -24,6 +24,7 @@ from polar_mitm.engine.install import Environment, Kind, install
 from polar_mitm.engine.models import MODELS, LocalModel, build
 from polar_mitm.engine.registry import (
     Running,
+    Use,
     answers,
     ask,
     find,
@@ -95,7 +96,7 @@ class Launch:
 
 
 class LocalEngine:
-    """A local engine: the one that runs already, else a new one, which `stop` ends."""
+    """A local engine: the one that runs already, else a new one. The last polar that uses it ends it."""
 
     def __init__(
         self, *, ready_timeout_s: float = READY_S, launch: Callable[[str, int, Say], Launch] | None = None
@@ -105,10 +106,11 @@ class LocalEngine:
         self._launch = launch or _vllm
         self._process: subprocess.Popen[bytes] | None = None
         self._running: Running | None = None
+        self._use: Use | None = None
 
     @property
     def owned(self) -> bool:
-        """Whether this object started the engine, and so `stop` ends it."""
+        """Whether this object started the engine."""
         return self._process is not None
 
     async def start(
@@ -124,22 +126,28 @@ class LocalEngine:
         Installs and builds what is missing; `say` is then called from another thread.
         Raises EngineFailed, and InstallFailed from the installation. A cancelled start leaves nothing running.
         """
-        with contextlib.closing(Lock(home() / "engines" / f"{name}.lock", say, f"starting the engine {name}")) as lock:
-            while not lock.acquired():  # noqa: ASYNC110  (another process holds it: there is no event to wait for)
-                await asyncio.sleep(LOCK_POLL_S)
-            self._running = await asyncio.to_thread(_already_running, name, say)
-            if self._running is None:
-                self._running = await self._start_new(name, port, say, progress)
-            return self._running
+        async with _alone(name, say):
+            running = await asyncio.to_thread(_already_running, name, say)
+            running = running or await self._start_new(name, port, say, progress)
+            self._running, self._use = running, Use(name)
+            return running
 
-    async def stop(self) -> None:
-        """End the engine and all its children, if this object started it. Safe to call twice."""
-        process, running = self._process, self._running
-        if process is None or running is None:
+    async def stop(self, *, though_used: bool = False) -> None:
+        """Leave the engine. The last to use it, or who says so, ends it and its children. Safe to call twice."""
+        running, use = self._running, self._use
+        if running is None or use is None:
             return
-        self._process = None
+        self._use = None
+        with contextlib.closing(use):
+            async with _alone(running.name, lambda _line: None):
+                if use.is_the_last() or though_used:
+                    await self._end(running)
+
+    async def _end(self, running: Running) -> None:
         await asyncio.to_thread(_end_group, running)
-        process.wait()
+        if self._process is not None:
+            self._process.wait()
+            self._process = None
         forget(running)
 
     async def wait(self) -> None:
@@ -158,7 +166,7 @@ class LocalEngine:
         try:
             await self._until_ready(self._running, began, progress)
         except BaseException:
-            await self.stop()
+            await self._end(self._running)
             raise
         ready = replace(self._running, ready=True)
         register(ready)
@@ -192,6 +200,15 @@ class LocalEngine:
             raise EngineFailed(running.name, _cause(log, code), log)
         if time.monotonic() > deadline:
             raise EngineFailed(running.name, f"not ready within {self._ready_timeout_s:.0f} s ({_phase(log)})", log)
+
+
+@contextlib.asynccontextmanager
+async def _alone(name: str, say: Say) -> AsyncIterator[None]:
+    """One polar at a time starts, joins or leaves the engine of a name."""
+    with contextlib.closing(Lock(home() / "engines" / f"{name}.lock", say, f"starting the engine {name}")) as lock:
+        while not lock.acquired():  # noqa: ASYNC110  (another process holds it: there is no event to wait for)
+            await asyncio.sleep(LOCK_POLL_S)
+        yield
 
 
 def _already_running(name: str, say: Say) -> Running | None:

@@ -4,6 +4,7 @@ A file alone proves nothing. An engine counts as running when the process is sti
 server answers. Starting and ending engines is `local`'s business.
 """
 
+import fcntl
 import json
 import urllib.error
 import urllib.request
@@ -37,6 +38,27 @@ class Running:
     log: str
     ready: bool
     """False until it has answered a first request."""
+
+
+class Use:
+    """That this process uses the engine of a name: until it is closed, or the process ends, however it ends."""
+
+    def __init__(self, name: str) -> None:
+        file = _file(name).with_suffix(".users")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        self._handle = file.open("ab")
+        fcntl.flock(self._handle.fileno(), fcntl.LOCK_SH)
+
+    def is_the_last(self) -> bool:
+        """Whether nobody else uses it. Whoever asks must close it next, whatever the answer."""
+        try:
+            fcntl.flock(self._handle.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def close(self) -> None:
+        self._handle.close()
 
 
 def find(name: str) -> Running | None:

@@ -29,8 +29,17 @@ logger = logging.getLogger(__name__)
 
 HEALTH_HOST = "polar.local"
 REDACTED = "redacted"
-OTHER_SECRETS = ("cookie", "sec-websocket-protocol")
-"""Headers that may hold a secret and are read by nobody here; browsers' API keys travel as a websocket protocol."""
+OTHER_SECRETS = (
+    "apikey",
+    "cookie",
+    "referer",  # a page's address can hold its key
+    "sec-websocket-protocol",  # how browsers send an API key
+    "x-auth-token",
+    "x-goog-iam-authorization-token",
+)
+"""Headers that may hold a secret and are read by nobody here."""
+SECRET_FIELDS = ("key", "access_token", "api_key", "apikey", "token")
+"""Fields of a query that hold one."""
 type DeliveryStatus = Literal["delivered", "partial", "aborted"]
 CLIENT_LEFT = 499
 """The status shown in the flow of a call whose client left; nobody receives it."""
@@ -79,8 +88,9 @@ class Intercept:
         for name in (*KEY_HEADERS, *OTHER_SECRETS):
             if name in flow.request.headers:
                 flow.request.headers[name] = REDACTED
-        if "key" in flow.request.query:
-            flow.request.query["key"] = REDACTED
+        if secret := [name for name in SECRET_FIELDS if name in flow.request.query]:
+            for name in secret:
+                flow.request.query[name] = REDACTED
             session_id, path = split_session_path(flow.request.path)
         flow.request.path = path
         await self.border.opened()

@@ -64,16 +64,30 @@ async def test_a_started_engine_is_found_by_others_and_ends_with_its_children() 
     await engine.stop()
 
 
-async def test_a_running_engine_is_shared_and_left_alone_by_who_did_not_start_it() -> None:
+@pytest.mark.parametrize("starter_leaves_first", [False, True])
+async def test_a_shared_engine_is_ended_by_the_last_who_uses_it_whoever_started_it(starter_leaves_first: bool) -> None:
     first, second = LocalEngine(launch=fake("fine")), LocalEngine(launch=fake("crash", "never run"))
     running = await first.start("tiny")
     try:
         assert await second.start("tiny") == running
-        assert not second.owned
-        await second.stop()
+        assert (first.owned, second.owned) == (True, False)
+        leaves, stays = (first, second) if starter_leaves_first else (second, first)
+        await leaves.stop()
         assert find("tiny") == running
+        await stays.stop()
+        assert registered("tiny") is None
+        assert gone(running.pid)
     finally:
-        await first.stop()
+        await asyncio.to_thread(end, "tiny")
+
+
+async def test_whoever_says_so_ends_a_shared_engine_under_the_others() -> None:
+    first, second = LocalEngine(launch=fake("fine")), LocalEngine(launch=fake("crash", "never run"))
+    running = await first.start("tiny")
+    await second.start("tiny")
+    await first.stop(though_used=True)
+    assert gone(running.pid)
+    await second.stop()
 
 
 async def test_two_that_start_at_once_get_the_same_engine() -> None:

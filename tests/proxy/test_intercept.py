@@ -485,11 +485,19 @@ async def test_no_secret_is_in_any_file_of_the_session(stage: Staged) -> None:
             for _, carry in CARRIERS:
                 got = await on.request("POST", url + ask.target, json=ask.body, **carry(token))
                 assert got.status == 200
-            cookie = {"Cookie": f"auth={foreign}"}
-            got = await on.post_through(ask.with_key(foreign), headers=cookie)
+            others = {
+                "Cookie": f"auth={foreign}",
+                "Referer": f"https://page.invalid/?key={foreign}",
+                "X-Auth-Token": foreign,
+                "Apikey": foreign,
+            }
+            got = await on.post_through(ask.with_key(foreign), headers=others)
             assert got.status == 200
             plain = await on.request(
-                "POST", f"http://api.openai.com{ask.target}?key={foreign}", json=ask.body, proxy=on.proxy_url()
+                "POST",
+                f"http://api.openai.com{ask.target}?key={foreign}&access_token={foreign}",
+                json=ask.body,
+                proxy=on.proxy_url(),
             )
             assert plain.status == 200
         assert len(on.calls()) == len(on.flows()) == 14
