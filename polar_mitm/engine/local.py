@@ -133,7 +133,7 @@ class LocalEngine:
             return running
 
     async def stop(self, *, though_used: bool = False) -> None:
-        """Leave the engine. The last to use it, or who says so, ends it and its children. Safe to call twice."""
+        """Leave the engine. The last to use it, or who says so, ends it with its children. Safe to call twice."""
         running, use = self._running, self._use
         if running is None or use is None:
             return
