@@ -1,0 +1,1 @@
+"""From captured calls to trainable token sequences: chains, builders, the token ledger, breaks explained, exporters."""
