@@ -48,3 +48,32 @@ def test_json_names_each_field_the_kind_and_why(tmp_path: Path) -> None:
         {"field": "tools.web_search", "why": "because"},
     ]
     assert (rows[1]["kind"], rows[1]["kind_reason"]) == ("title", "no tools")
+
+
+def test_a_file_its_folder_and_the_run_all_show_the_session(tmp_path: Path) -> None:
+    write(tmp_path)
+    (tmp_path / "ses_1" / "workspace").mkdir()
+    (tmp_path / "ses_1" / "workspace" / "calls.jsonl").write_text("the harness's own\n")
+    shown = [shown_for(path) for path in (tmp_path, tmp_path / "ses_1", tmp_path / "ses_1" / "calls.jsonl")]
+    assert shown[0] == shown[1] == shown[2]
+    assert list(shown[0]) == [str(tmp_path / "ses_1")]
+
+
+def test_a_copy_under_another_name_is_shown_under_that_name(tmp_path: Path) -> None:
+    write(tmp_path)
+    copy = (tmp_path / "ses_1" / "calls.jsonl").rename(tmp_path / "kept.jsonl")
+    assert [len(rows) for rows in shown_for(copy).values()] == [3]
+    assert list(shown_for(copy)) == [str(copy)]
+
+
+def test_a_folder_without_captures_is_named(tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["calls", str(tmp_path)])
+    assert (result.exit_code, result.stderr) == (2, f"polar: no calls.jsonl under {tmp_path}\n")
+
+
+def shown_for(path: Path) -> dict[str, list[dict[str, object]]]:
+    result = CliRunner().invoke(app, ["calls", str(path), "--json"])
+    assert result.exit_code == 0
+    shown = json.loads(result.stdout)
+    assert isinstance(shown, dict)
+    return shown

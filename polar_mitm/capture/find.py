@@ -1,0 +1,30 @@
+"""Which captures a path stands for: a file of calls, a session's folder, or a folder of sessions."""
+
+import os
+from pathlib import Path
+
+from polar_mitm.capture.folder import SessionFolder
+
+
+def find_sessions(path: Path) -> list[SessionFolder]:
+    """The session folders at or below a folder, sorted by path; empty when there is none.
+
+    What lies inside a session's folder (its workspace, say) is not searched, and links to folders are not followed.
+    Raises OSError for a folder that cannot be read.
+    """
+    found = []
+    for name, inner, files in os.walk(path, onerror=_refuse):
+        session = SessionFolder(Path(name))
+        if {session.record.name, session.calls.name} & set(files):
+            found.append(session)
+            inner.clear()
+    return sorted(found, key=lambda session: session.path)
+
+
+def find_calls(path: Path) -> list[Path]:
+    """The files of calls that `path` stands for: itself, whatever its name, or those of the sessions at or below it."""
+    return [path] if path.is_file() else [session.calls for session in find_sessions(path) if session.calls.exists()]
+
+
+def _refuse(error: OSError) -> None:
+    raise error
