@@ -22,7 +22,7 @@ demo: setup ## all set-up, then a real harness on a local model: `polar demo`
 
 .PHONY: test
 test: setup ## all set-up, then linters and every test, the live ones on a real engine and real harnesses
-	@$(BIN)/polar harness install pi claude-code
+	@$(BIN)/polar harness install pi claude-code codex
 	@$(BIN)/polar model install tiny
 	@$(MAKE) --no-print-directory lint
 	$(BIN)/python -m pytest $(TESTS)

@@ -1,6 +1,7 @@
 """How each harness is started: command line, environment, files, input. Nothing is run here."""
 
 import json
+import tomllib
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
@@ -22,6 +23,8 @@ LAYOUT = Layout(
 INSTALLED = Installed("9.9.9", [Path("/inst")], ["/inst/bin/node", "/inst/cli.js"])
 INSTRUCTION = "Say “hi”; $(touch x)\n-- --help"
 PROXY = "http://ses_x:secret@127.0.0.1:8080"
+
+KEY_VARIABLES = {"pi": "ANTHROPIC_API_KEY", "claude-code": "ANTHROPIC_API_KEY", "codex": "CODEX_API_KEY"}
 
 type Mode = Literal["base-url", "proxy"]
 
@@ -54,7 +57,7 @@ def test_the_instruction_goes_in_by_stdin_and_on_no_command_line(name: str, mode
 @every_mode
 def test_the_key_is_in_the_environment_alone(name: str, mode: Mode) -> None:
     prepared = prepare(name, mode)
-    assert prepared.env["ANTHROPIC_API_KEY"] == "secret"
+    assert [variable for variable, value in prepared.env.items() if value == "secret"] == [KEY_VARIABLES[name]]
     assert not any("secret" in text for text in [*prepared.argv, *prepared.files.values()])
 
 
@@ -149,6 +152,34 @@ def test_claude_code_is_told_the_window_and_sends_no_line_that_changes_each_time
     assert env["IS_SANDBOX"] == "1"
 
 
+def test_codex_has_a_provider_of_its_own_in_base_url_mode_only() -> None:
+    config = tomllib.loads(prepare("codex", "base-url").files[".codex/config.toml"])
+    assert config["model_provider"] == "polar"
+    assert config["model_providers"]["polar"]["base_url"] == "http://127.0.0.1:8081/s/ses_x/v1"
+    assert config["model_providers"]["polar"]["env_key"] == "CODEX_API_KEY"
+    config = tomllib.loads(prepare("codex", "proxy").files[".codex/config.toml"])
+    assert config.keys() & {"model_provider", "model_providers", "openai_base_url"} == set()
+
+
+@pytest.mark.parametrize(("window", "compact"), [(8192, 6144), (65_536, 49_152), (400_000, 368_000)])
+def test_codex_compacts_while_an_answer_still_fits(window: int, compact: int) -> None:
+    config = tomllib.loads(prepare("codex", "proxy", max_model_len=window).files[".codex/config.toml"])
+    assert (config["model_context_window"], config["model_auto_compact_token_limit"]) == (window, compact)
+
+
+@pytest.mark.parametrize(
+    ("events", "answer"),
+    [
+        ([("agent_message", "first"), ("command_execution", "x"), ("agent_message", " Paris. \n")], "Paris."),
+        ([("agent_message", "first"), ("error", "broke")], "first"),
+        ([], ""),
+    ],
+)
+def test_codexs_answer_is_its_last_message(events: list[tuple[str, str]], answer: str) -> None:
+    lines = [json.dumps({"type": "item.completed", "item": {"type": kind, "text": text}}) for kind, text in events]
+    assert HARNESSES["codex"].answer("\n".join(["a warning", "7", *lines, '{"type": "item'])) == answer
+
+
 @pytest.mark.parametrize(("window", "budget"), [(512, 256), (8192, 2048), (65_536, 16_384), (1_000_000, 32_000)])
 def test_an_answer_may_take_a_quarter_of_the_window(window: int, budget: int) -> None:
     assert answer_budget(window, 32_000) == budget
@@ -156,7 +187,11 @@ def test_an_answer_may_take_a_quarter_of_the_window(window: int, budget: int) ->
 
 @pytest.mark.parametrize(
     ("name", "expected"),
-    [("pi", ("bash", {"command": "echo 'a b'"})), ("claude-code", ("Bash", {"command": "echo 'a b'"}))],
+    [
+        ("pi", ("bash", {"command": "echo 'a b'"})),
+        ("claude-code", ("Bash", {"command": "echo 'a b'"})),
+        ("codex", ("exec_command", {"cmd": "echo 'a b'"})),
+    ],
 )
 def test_a_shell_command_becomes_the_harness_own_tool_call(name: str, expected: tuple[str, dict[str, Any]]) -> None:
     assert HARNESSES[name].shell_call("echo 'a b'") == expected

@@ -144,7 +144,7 @@ BAD = {
     "instruction a number": (f"instruction: 5\n{EVALUATOR}", ":1: instruction: expected text; got 5"),
     "unknown harness": (
         f"instruction: hi\nharness: codx\n{EVALUATOR}",
-        ":2: harness: expected one of pi, claude-code; got 'codx'",
+        f":2: harness: expected one of {', '.join(HARNESSES)}; got 'codx'",
     ),
     "unknown sandbox": (
         f"instruction: hi\nsandbox: vm\n{EVALUATOR}",
