@@ -324,11 +324,11 @@ def _bent(content: bytes, dice: random.Random) -> bytes:
 def _coded(content: bytes, dice: random.Random) -> tuple[str, bytes]:
     """A content coding, and the content in it or in another one."""
     codings: dict[str, Callable[[bytes], bytes]] = {
-        "gzip": lambda plain: gzip.compress(plain, 1),
+        "gzip": lambda plain: gzip.compress(plain, 1, mtime=0),
         "deflate": lambda plain: zlib.compress(plain, 1),
         "br": lambda plain: bytes(brotli.compress(plain, quality=1)),
         "zstd": lambda plain: zstd.compress(plain, 1),
-        "gzip, br": lambda plain: bytes(brotli.compress(gzip.compress(plain, 1), quality=1)),
+        "gzip, br": lambda plain: bytes(brotli.compress(gzip.compress(plain, 1, mtime=0), quality=1)),
     }
     said = dice.choice(sorted(codings))
     coded = codings[said](content)

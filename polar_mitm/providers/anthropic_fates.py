@@ -7,6 +7,8 @@ ignored or refused as a whole has no rows for its parts.
 from collections.abc import Mapping, Sequence
 
 from polar_mitm.providers.base import Fate
+from polar_mitm.providers.common import Notes, settle
+from polar_mitm.providers.fields import Fields
 
 CARRIED = Fate("carried")
 CACHED = Fate("emulated", "the engine caches every prefix by itself")
@@ -109,3 +111,8 @@ IDLE: Mapping[str, Sequence[object]] = {
     "service_tier": ("auto", "standard_only"),
     "speed": ("standard",),
 }
+
+
+def give_fates(fields: Fields, notes: Notes, under: str = "") -> None:
+    """Notes what of this object is not carried; `under` is the table's name for it. Raises CallError."""
+    settle(fields, FATES, IDLE, notes, under)

@@ -6,6 +6,8 @@
 from collections.abc import Mapping, Sequence
 
 from polar_mitm.providers.base import Fate
+from polar_mitm.providers.common import Notes, settle
+from polar_mitm.providers.fields import Fields
 
 CARRIED = Fate("carried")
 TEMPLATE = Fate("emulated", "asked of the chat template")
@@ -154,3 +156,8 @@ IDLE: Mapping[str, Sequence[object]] = {
     "labels": ({},),
     "store": (False,),
 }
+
+
+def give_fates(fields: Fields, notes: Notes, under: str = "") -> None:
+    """Notes what of this object is not carried; `under` is the table's name for it. Raises CallError."""
+    settle(fields, FATES, IDLE, notes, under)

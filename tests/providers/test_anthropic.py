@@ -28,7 +28,7 @@ from polar_mitm.chat import (
     User,
     message_wire,
 )
-from polar_mitm.providers import anthropic
+from polar_mitm.providers import anthropic, anthropic_messages
 from polar_mitm.providers.base import Ask, Request, Route
 from tests.providers.served import replaced, served, size
 
@@ -204,7 +204,7 @@ def test_P004_an_image_inside_a_tool_result_is_kept_in_order() -> None:
 )
 def test_an_image_that_would_have_to_be_fetched_leaves_a_trace_for_the_model_and_the_record(source: Any) -> None:
     asked = chat(user(text("see"), {"type": "image", "source": source}))
-    assert asked.messages == (User((Text("see"), Text(anthropic.UNREADABLE_IMAGE))),)
+    assert asked.messages == (User((Text("see"), Text(anthropic_messages.UNREADABLE_IMAGE))),)
     why = f"an image by {source['type']}: nothing is fetched from the network"
     assert asked.not_carried == (NotCarried("messages.*.content.*.source", why),)
 
@@ -279,7 +279,7 @@ def test_an_answer_without_anything_in_it_is_no_turn_and_the_user_goes_on() -> N
 
 def test_a_user_turn_of_which_nothing_can_be_read_says_so() -> None:
     asked = chat(user("hi"), assistant(text("yo")), user({"type": "container_upload", "file_id": "f"}))
-    assert asked.messages[2] == User((Text(anthropic.LEFT_OUT),))
+    assert asked.messages[2] == User((Text(anthropic_messages.LEFT_OUT),))
     assert [lost.field for lost in asked.not_carried] == ["messages.*.content.*.container_upload"]
 
 
@@ -352,7 +352,7 @@ def test_a_document_of_text_is_read_and_another_one_leaves_a_trace_for_the_model
     plain = {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "hello"}}
     pdf = {"type": "document", "source": {"type": "base64", "media_type": "application/pdf", "data": "JVBE"}}
     asked = chat(user(plain, pdf))
-    assert asked.messages == (User((Text("hello"), Text(anthropic.UNREADABLE_DOCUMENT))),)
+    assert asked.messages == (User((Text("hello"), Text(anthropic_messages.UNREADABLE_DOCUMENT))),)
     assert [lost.field for lost in asked.not_carried] == ["messages.*.content.*.source"]
 
 

@@ -29,7 +29,7 @@ from polar_mitm.chat import (
     Usage,
     User,
 )
-from polar_mitm.providers import google
+from polar_mitm.providers import google, google_contents, google_fields
 from polar_mitm.providers.base import Request, Route
 from polar_mitm.providers.google_reply import GoogleAsk
 from tests.providers.served import replaced, served, size
@@ -133,7 +133,7 @@ def test_snake_case_is_read_like_camel_case() -> None:
     def snake(value: Any) -> Any:
         match value:
             case dict():
-                return {google._snake_case(key): snake(inner) for key, inner in value.items()}
+                return {google_fields.snake_case(key): snake(inner) for key, inner in value.items()}
             case list():
                 return [snake(inner) for inner in value]
             case _:
@@ -256,7 +256,7 @@ def test_a_content_of_the_models_without_anything_in_it_is_no_turn() -> None:
 
 def test_a_user_turn_of_which_nothing_can_be_read_says_so() -> None:
     asked = chat(user({"toolResponse": {"id": "x"}}))
-    assert asked.messages == (User((Text(google.LEFT_OUT),)),)
+    assert asked.messages == (User((Text(google_contents.LEFT_OUT),)),)
     assert [lost.field for lost in asked.not_carried] == ["contents.*.parts.*.toolResponse"]
 
 
@@ -278,7 +278,7 @@ def test_a_picture_in_the_system_instruction_is_noted() -> None:
 
 def test_a_file_by_uri_leaves_a_trace_for_the_model_and_the_record() -> None:
     asked = chat(user({"text": "see"}, {"fileData": {"fileUri": "gs://b/a.png", "mimeType": "image/png"}}))
-    assert asked.messages == (User((Text("see"), Text(google.UNREADABLE_FILE))),)
+    assert asked.messages == (User((Text("see"), Text(google_contents.UNREADABLE_FILE))),)
     why = "nothing is fetched from the network; a placeholder stands for it"
     assert asked.not_carried == (NotCarried("contents.*.parts.*.fileData", why),)
 
@@ -358,7 +358,7 @@ def test_a_text_file_is_read_as_text() -> None:
 
 def test_a_file_that_is_no_image_leaves_a_trace_for_the_model_and_the_record() -> None:
     asked = chat(user({"text": "read"}, {"inlineData": {"mimeType": "application/pdf", "data": "JVBE"}}))
-    assert asked.messages == (User((Text("read"), Text(google.UNREADABLE_FILE))),)
+    assert asked.messages == (User((Text("read"), Text(google_contents.UNREADABLE_FILE))),)
     assert [lost.field for lost in asked.not_carried] == ["contents.*.parts.*.inlineData"]
 
 

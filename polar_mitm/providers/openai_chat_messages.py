@@ -1,0 +1,92 @@
+"""The conversation of a Chat Completions request, as the canonical Chat's messages."""
+
+from polar_mitm.chat import Assistant, Message, Part, Text, ToolCall, ToolResult, text_of
+from polar_mitm.providers.common import Notes
+from polar_mitm.providers.fields import Fields
+from polar_mitm.providers.openai_chat_fates import FATES, READS
+from polar_mitm.providers.openai_common import file_part, image, note_fates, placeholder, refuse, text_part
+from polar_mitm.providers.openai_freeform import freeform_arguments
+from polar_mitm.providers.openai_transcript import Transcript
+
+PART = "messages.*.content.*"
+
+
+def messages_of(fields: Fields, notes: Notes) -> tuple[Message, ...]:
+    transcript = Transcript(notes, "messages")
+    for message in fields.children("messages"):
+        note_fates(notes, message, FATES, within="messages.*")
+        match message.text("role"):
+            case "system" | "developer":
+                transcript.system(text_of(_content(message, notes)))
+            case "user":
+                if not message.has("content"):
+                    raise message.error("content", "field required")
+                transcript.user(_content(message, notes))
+            case "assistant":
+                transcript.assistant(_assistant(message, notes))
+            case "tool":
+                transcript.result(ToolResult(message.text("tool_call_id"), _content(message, notes)))
+            case "function":
+                raise message.error("role", "the deprecated role 'function' is not served; send tool messages")
+            case role:
+                raise message.error("role", f"unknown role {role!r}; it is one of {', '.join(ROLES)}")
+    messages = transcript.messages()
+    if not messages:
+        raise fields.error("messages", "at least one message is needed")
+    return messages
+
+
+ROLES = ("system", "developer", "user", "assistant", "tool")
+
+
+def _content(message: Fields, notes: Notes) -> tuple[Part, ...]:
+    content = message.get("content")
+    if content is None:
+        return ()
+    if isinstance(content, str):
+        return (Text(content),)
+    return tuple(_part(fields, notes) for fields in message.children("content"))
+
+
+def _part(fields: Fields, notes: Notes) -> Part:
+    kind = fields.text("type")
+    note_fates(notes, fields, FATES, within=PART)
+    match kind:
+        case "text":
+            return text_part(fields)
+        case "refusal":
+            return text_part(fields, "refusal")
+        case "image_url" if isinstance(fields.get("image_url"), str):
+            return image(fields, "image_url", fields.text("image_url"))
+        case "image_url":
+            holder = fields.required("image_url")
+            note_fates(notes, holder, FATES, {f"{PART}.image_url.detail": ("auto",)}, within=f"{PART}.image_url")
+            return image(holder, "url", holder.text("url"))
+        case "file":
+            return file_part(fields.child("file") or Fields({}, fields.at("file")), notes, fields.at("file"))
+        case "input_audio":
+            notes.add(fields.at("input_audio"), READS)
+            return placeholder("an audio recording")
+        case _:
+            raise fields.error("type", f"unknown content part {kind!r}")
+
+
+def _assistant(message: Fields, notes: Notes) -> Assistant:
+    if message.has("function_call"):
+        raise refuse(message, "function_call", FATES, within="messages.*")
+    # Clients send reasoning back under the one name or the other, whichever their provider library knows.
+    reasoning = message.text_or("reasoning_content") or message.text_or("reasoning")
+    text = text_of(_content(message, notes)) or message.text_or("refusal")
+    return Assistant(text, reasoning, tuple(_history_call(call) for call in message.children("tool_calls")))
+
+
+def _history_call(call: Fields) -> ToolCall:
+    match call.text_or("type", "function"):
+        case "function":
+            function = call.required("function")
+            return ToolCall(call.text("id"), function.text("name"), function.text_or("arguments"))
+        case "custom":
+            custom = call.required("custom")
+            return ToolCall(call.text("id"), custom.text("name"), freeform_arguments(custom.text("input")))
+        case kind:
+            raise call.error("type", f"unknown kind of tool call {kind!r}")
