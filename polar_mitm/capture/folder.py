@@ -73,6 +73,11 @@ class SessionRecord(BaseModel):
     """By field of the requests: on how many calls the model was not given it. Why is on each call."""
     polar_version: str = Field(default_factory=lambda: __version__)
 
+    @property
+    def incomplete(self) -> bool:
+        """Its process was killed: calls may be missing, and it was never graded."""
+        return self.status == "failed" and (self.status_reason or "").startswith("incomplete:")
+
 
 class SessionFileError(Exception):
     """A folder or session.json that cannot be used: which, what is wrong, and how to mend it."""

@@ -25,7 +25,8 @@ def demo(
     with exit_codes(), Steps(quiet=json) as steps:
         install_harness("pi", steps.say)
     outcomes = run_task.run(
-        scenario,
+        [scenario],
+        harnesses=[],
         engine_url=engine_url or default_engine_url(),
         out_folder=out_folder,
         concurrency=1,

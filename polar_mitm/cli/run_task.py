@@ -1,4 +1,4 @@
-"""`polar run-task`: a scenario, its samples, a table."""
+"""`polar run-task`: scenarios, their samples, a table."""
 
 from pathlib import Path
 from typing import Annotated
@@ -6,11 +6,16 @@ from typing import Annotated
 import typer
 
 from polar_mitm.cli.shell import FAILED, JsonFlag, Steps, default_engine_url, out, print_json, run_async, tell
+from polar_mitm.cli.summary import Tally, summary_rows, summary_table
 from polar_mitm.cli.tables import outcome_rows, outcomes_table, shown
 from polar_mitm.rollout.engines import engine_for
-from polar_mitm.rollout.run import run_task as run_samples
-from polar_mitm.rollout.sample import Outcome
-from polar_mitm.tasks.scenario import Scenario, load
+from polar_mitm.rollout.outcome import Outcome
+from polar_mitm.rollout.run import run_tasks
+from polar_mitm.rollout.summary import summary
+from polar_mitm.tasks.scenario import Scenario, ScenarioError, load
+
+MOST_ROWS = 20
+"""Samples of one scenario and harness that are still shown one by one at the end."""
 
 EngineUrl = Annotated[
     str | None, typer.Option("--engine-url", help="A vLLM that runs already; $POLAR_ENGINE_URL. [default: a local one]")
@@ -19,25 +24,35 @@ Out = Annotated[Path, typer.Option("--out", help="Folder for the session folders
 
 
 def run_task(
-    scenario: Annotated[Path, typer.Argument(help="A scenario file, see scenarios/.")],
-    harness: Annotated[str | None, typer.Option(help="Harness, instead of the scenario's.")] = None,
+    scenario: Annotated[list[Path], typer.Argument(help="Scenario files, see scenarios/.")],
+    harness: Annotated[
+        list[str] | None, typer.Option(help="Harness, instead of the scenario's; may be given several times.")
+    ] = None,
     samples: Annotated[int | None, typer.Option(min=1, help="Number of sessions, instead of the scenario's.")] = None,
     sandbox: Annotated[str | None, typer.Option(help="Sandbox: host or bwrap.")] = None,
     intercept: Annotated[str | None, typer.Option(help="base-url or proxy.")] = None,
     timeout: Annotated[float | None, typer.Option(help="Seconds a session may run.")] = None,
     concurrency: Annotated[int, typer.Option(min=1, help="Sessions at once.")] = 1,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Run only the samples that are not done yet in the folder.")
+    ] = False,
+    pass_k: Annotated[
+        int | None, typer.Option(min=1, help="k of pass@k in the summary. [default: all samples]")
+    ] = None,
     engine_url: EngineUrl = None,
     out_folder: Out = Path("runs"),
     json: JsonFlag = False,
 ) -> None:
-    """Run a scenario: real sessions of a real harness, recorded and graded."""
+    """Run scenarios: real sessions of real harnesses, recorded and graded."""
     run(
         scenario,
+        harnesses=harness or [],
         engine_url=engine_url or default_engine_url(),
         out_folder=out_folder,
         concurrency=concurrency,
+        resume=resume,
+        pass_k=pass_k,
         json=json,
-        harness=harness,
         samples=samples,
         sandbox=sandbox,
         intercept=intercept,
@@ -46,44 +61,83 @@ def run_task(
 
 
 def run(
-    path: Path, *, engine_url: str | None, out_folder: Path, concurrency: int, json: bool, **changes: object
+    paths: list[Path],
+    *,
+    harnesses: list[str],
+    engine_url: str | None,
+    out_folder: Path,
+    concurrency: int,
+    json: bool,
+    resume: bool = False,
+    pass_k: int | None = None,
+    **changes: object,
 ) -> list[Outcome]:
     """Load, run, print; exit 1 when a session did not end well."""
-    outcomes = run_async(lambda: _run(path, engine_url, out_folder, concurrency, changes, quiet=json))
+    given = {name: value for name, value in changes.items() if value is not None}
+    outcomes = run_async(
+        lambda: _run(_plan(paths, harnesses, given), engine_url, out_folder, concurrency, resume, quiet=json)
+    )
+    rows = summary(outcomes, k=pass_k)
     if json:
-        print_json(outcome_rows(outcomes))
+        print_json({"samples": outcome_rows(outcomes), "summary": summary_rows(rows)})
     else:
-        out.print(outcomes_table(outcomes))
-        for outcome in outcomes:
-            tell(out, f"{outcome.session.sample:6}  {shown(outcome.folder)}")
+        if len(rows) == 1 and len(outcomes) <= MOST_ROWS:
+            out.print(outcomes_table(outcomes))
+            for outcome in outcomes:
+                tell(out, f"{outcome.session.sample:6}  {shown(outcome.folder)}")
+        else:
+            out.print(summary_table(rows))
     if any(outcome.session.status != "completed" for outcome in outcomes):
         raise typer.Exit(FAILED)
     return outcomes
 
 
+def _plan(paths: list[Path], harnesses: list[str], changes: dict[str, object]) -> list[Scenario]:
+    """Each scenario once for each harness. ScenarioError also when two of them could not be told apart afterwards."""
+    plan: list[Scenario] = []
+    for path in paths:
+        for more in [{"harness": name} for name in dict.fromkeys(harnesses)] or [{}]:
+            scenario = load(path, changes | more)
+            if twin := next((s for s in plan if (s.name, s.harness) == (scenario.name, scenario.harness)), None):
+                what = f"expected another name than that of {twin.path}; got {scenario.name!r} as well"
+                raise ScenarioError(path, None, "name", what)
+            plan.append(scenario)
+    return plan
+
+
 async def _run(
-    path: Path,
-    engine_url: str | None,
-    out_folder: Path,
-    concurrency: int,
-    changes: dict[str, object],
-    *,
-    quiet: bool,
+    plan: list[Scenario], engine_url: str | None, out_folder: Path, concurrency: int, resume: bool, *, quiet: bool
 ) -> list[Outcome]:
-    scenario: Scenario = load(path, {name: value for name, value in changes.items() if value is not None})
+    other = next((scenario for scenario in plan if scenario.model != plan[0].model), None)
+    if other and engine_url is None:
+        what = f"expected {plan[0].model!r} as in {plan[0].path}, or one --engine-url for all; got {other.model!r}"
+        raise ScenarioError(other.path, None, "model", what)
     with Steps(quiet=quiet) as steps:
-        async with engine_for(scenario.model, engine_url, say=steps.say, progress=steps.progress) as engine:
-            where = f"{scenario.harness} in {scenario.sandbox} ({scenario.intercept})"
-            steps.say(f"{scenario.name}: {scenario.samples} x {where}, model {engine.capabilities.model}")
-            return await run_samples(
-                scenario, engine, out=out_folder, concurrency=concurrency, done=lambda ended: _tell(steps, ended)
+        async with engine_for(plan[0].model, engine_url, say=steps.say, progress=steps.progress) as engine:
+            for scenario in plan:
+                where = f"{scenario.harness} in {scenario.sandbox} ({scenario.intercept})"
+                steps.say(f"{scenario.name}: {scenario.samples} x {where}, model {engine.capabilities.model}")
+            tally = Tally(sum(scenario.samples for scenario in plan))
+            outcomes = await run_tasks(
+                plan,
+                engine,
+                out=out_folder,
+                concurrency=concurrency,
+                resume=resume,
+                done=lambda ended: _tell(steps, tally, ended, several=len(plan) > 1),
             )
+            if kept := len(outcomes) - tally.ended:
+                steps.say(f"{kept} of {len(outcomes)} samples were done already")
+            return outcomes
 
 
-def _tell(steps: Steps, ended: Outcome) -> None:
+def _tell(steps: Steps, tally: Tally, ended: Outcome, *, several: bool) -> None:
     session = ended.session
     reward = "-" if session.reward is None else f"{session.reward:g}"
-    steps.say(f"  sample {session.sample}: {session.status}, {session.calls} calls, reward {reward}")
+    stands = tally.add(ended)
+    which = f"{session.task_id} {session.harness} " if several else ""
+    more = f"  ({stands})" if tally.samples > 4 else ""
+    steps.say(f"  {which}sample {session.sample}: {session.status}, {session.calls} calls, reward {reward}{more}")
     for trouble in (session.status_reason, session.evaluation_error, session.poisoned):
         if trouble:
             steps.say(f"    {trouble}")

@@ -12,6 +12,7 @@ import orjson
 import typer
 from rich.console import Console
 
+from polar_mitm.capture.log import CallLogError
 from polar_mitm.capture.reader import CallFileError
 from polar_mitm.capture.session import SessionFileError
 from polar_mitm.engine.client import EngineNotReady
@@ -20,6 +21,7 @@ from polar_mitm.engine.steps import InstallFailed as EngineInstallFailed
 from polar_mitm.harnesses.base import HarnessMissing
 from polar_mitm.harnesses.install import InstallFailed as HarnessInstallFailed
 from polar_mitm.proxy.master import ProxyFailed
+from polar_mitm.rollout.resume import RunBusy
 from polar_mitm.rollout.run import NotReady
 from polar_mitm.tasks.scenario import ScenarioError
 
@@ -41,6 +43,8 @@ EXIT_CODES: dict[type[Exception], int] = {
     HarnessInstallFailed: NOT_READY,
     ProxyFailed: NOT_READY,
     NotReady: NOT_READY,
+    RunBusy: NOT_READY,
+    CallLogError: FAILED,
 }
 
 out = Console()

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from polar_mitm.capture.record import Call
 from polar_mitm.cli.shell import printable
-from polar_mitm.rollout.sample import Outcome
+from polar_mitm.rollout.outcome import Outcome, mean_logprob
 
 
 def outcomes_table(outcomes: Iterable[Outcome]) -> Table:
@@ -45,9 +45,9 @@ def outcome_rows(outcomes: Iterable[Outcome]) -> list[dict[str, Any]]:
         rows.append(
             {
                 **session.model_dump(by_alias=True),
-                "mean_logprob": mean_logprob(outcome.calls),
-                "finish_reasons": finish_reasons(outcome.calls),
-                "seconds": (session.finished_at or session.started_at) - session.started_at,
+                "mean_logprob": outcome.mean_logprob,
+                "finish_reasons": outcome.finish_reasons,
+                "seconds": outcome.seconds,
                 "folder": str(shown(outcome.folder)),
             }
         )
@@ -116,26 +116,6 @@ def not_carried(rows: Iterable[dict[str, Any]]) -> dict[str, int]:
     """By field of the requests: on how many of these calls the model was not given it, the most frequent first."""
     counts = Counter(field for row in rows for field in {lost["field"] for lost in row["not_carried"]})
     return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
-
-
-def mean_logprob(calls: Iterable[Call]) -> float | None:
-    """Mean over the tokens that the model chose, in nats; None when there are none. Forced ones are post-mask."""
-    logprobs = [
-        value
-        for call in calls
-        if call.response
-        for place, value in enumerate(call.response.logprobs)
-        if not any(start <= place < end for start, end in call.response.forced)
-    ]
-    return sum(logprobs) / len(logprobs) if logprobs else None
-
-
-def finish_reasons(calls: Iterable[Call]) -> dict[str, int]:
-    counts: dict[str, int] = {}
-    for call in calls:
-        reason = call.response.finish_reason if call.response else "none"
-        counts[reason] = counts.get(reason, 0) + 1
-    return counts
 
 
 def _number(value: float | None) -> str:

@@ -1,8 +1,8 @@
-"""Many samples of one scenario over one proxy: what `polar run-task` does."""
+"""Many samples of scenarios over one proxy: what `polar run-task` does."""
 
 import asyncio
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from polar_mitm.engine.client import Engine
@@ -10,7 +10,9 @@ from polar_mitm.harnesses import HARNESSES
 from polar_mitm.proxy.addons import core
 from polar_mitm.proxy.border import Border
 from polar_mitm.proxy.master import EmbeddedProxy
-from polar_mitm.rollout.sample import Job, Outcome, run_sample
+from polar_mitm.rollout.outcome import Outcome
+from polar_mitm.rollout.resume import Cell, Kept, held, take_up
+from polar_mitm.rollout.sample import Job, run_sample
 from polar_mitm.sandboxes import SANDBOXES
 from polar_mitm.tasks.scenario import Scenario
 
@@ -19,36 +21,57 @@ class NotReady(Exception):
     """This machine lacks something the run needs; the message says what and how to mend it."""
 
 
-async def run_task(
-    scenario: Scenario, engine: Engine, *, out: Path, concurrency: int = 1, done: Callable[[Outcome], None]
+async def run_tasks(
+    scenarios: Sequence[Scenario],
+    engine: Engine,
+    *,
+    out: Path,
+    concurrency: int = 1,
+    resume: bool = False,
+    done: Callable[[Outcome], None],
 ) -> list[Outcome]:
-    """Run `scenario.samples` samples, at most `concurrency` at once; `done` hears of each as it ends.
+    """Run the samples of each scenario, at most `concurrency` at once; `done` hears of each as it ends.
 
-    The outcomes come in order of the samples. Raises NotReady, HarnessMissing and ProxyFailed before any sample starts.
+    With `resume`, samples that are done in `out` are not run again and come back as they are; those that were begun
+    only are run as a next attempt. The outcomes come in order of scenarios and samples.
+    Raises NotReady, HarnessMissing, RunBusy and ProxyFailed before any sample starts.
     On cancellation every running sample is ended and closed first.
     """
-    harness = HARNESSES[scenario.harness]
-    installed = harness.find()
-    sandbox = SANDBOXES[scenario.sandbox]
-    if problems := await asyncio.to_thread(sandbox.check):
-        raise NotReady(f"sandbox {scenario.sandbox}: " + "; ".join(problems))
+    await _check(scenarios, out)
+    with held(out, alone=resume):
+        kept = await asyncio.to_thread(take_up, out) if resume else Kept()
+        border = Border()
+        places = asyncio.Semaphore(concurrency)
+        async with EmbeddedProxy(core(border)) as proxy:
+
+            async def one(job: Job, sample: int) -> Outcome:
+                key = (Cell.of(job.scenario), sample)
+                if key in kept.done:
+                    return kept.done[key]
+                async with places:
+                    outcome = await run_sample(job, sample, kept.attempts.get(key, 0) + 1)
+                done(outcome)
+                return outcome
+
+            async with asyncio.TaskGroup() as group:
+                tasks = []
+                for scenario in scenarios:
+                    harness = HARNESSES[scenario.harness]
+                    sandbox = SANDBOXES[scenario.sandbox]
+                    job = Job(scenario, harness, harness.find(), sandbox, engine, border, proxy, out)
+                    tasks += [group.create_task(one(job, sample)) for sample in range(scenario.samples)]
+    return [task.result() for task in tasks]
+
+
+async def _check(scenarios: Sequence[Scenario], out: Path) -> None:
+    for scenario in scenarios:
+        HARNESSES[scenario.harness].find()
+    for name in sorted({scenario.sandbox for scenario in scenarios}):
+        if problems := await asyncio.to_thread(SANDBOXES[name].check):
+            raise NotReady(f"sandbox {name}: " + "; ".join(problems))
     try:
         await asyncio.to_thread(out.mkdir, parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=out):
             pass
     except OSError as error:
         raise NotReady(f"no session folder can be made in {out}: {error}") from error
-    border = Border()
-    places = asyncio.Semaphore(concurrency)
-    async with EmbeddedProxy(core(border)) as proxy:
-        job = Job(scenario, harness, installed, sandbox, engine, border, proxy, out)
-
-        async def one(sample: int) -> Outcome:
-            async with places:
-                outcome = await run_sample(job, sample)
-            done(outcome)
-            return outcome
-
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(one(sample)) for sample in range(scenario.samples)]
-    return [task.result() for task in tasks]

@@ -4,10 +4,9 @@ import asyncio
 import logging
 import time
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
-from polar_mitm.capture.reader import CallFileError, read_calls
 from polar_mitm.capture.record import Call
 from polar_mitm.capture.session import (
     Ending,
@@ -22,6 +21,7 @@ from polar_mitm.harnesses.base import Access, Harness, Installed, Prepared
 from polar_mitm.proxy.border import Border
 from polar_mitm.proxy.master import EmbeddedProxy
 from polar_mitm.proxy.sessions import Session, Step
+from polar_mitm.rollout.outcome import Outcome, calls_of
 from polar_mitm.sandboxes.base import Exit, Layout, RunSpec, Sandbox, SandboxError
 from polar_mitm.sandboxes.bridge import UnixBridge
 from polar_mitm.tasks.evaluators import evaluate
@@ -51,19 +51,10 @@ class Job:
     out: Path
 
 
-@dataclass(slots=True)
-class Outcome:
-    """A finished sample: its session's record and calls."""
-
-    folder: Path
-    session: SessionRecord
-    calls: list[Call] = field(default_factory=list)
-
-
-async def run_sample(job: Job, sample: int) -> Outcome:
+async def run_sample(job: Job, sample: int, attempt: int = 1) -> Outcome:
     """Run one sample to its graded end. Cancellation ends the harness and closes the session as `cancelled`."""
     folder = SessionFolder.create(job.out, new_session_id())
-    log = SessionLog(folder, _record(job, folder.path.name, sample))
+    log = SessionLog(folder, _record(job, folder.path.name, sample, attempt))
     session = Session(
         id=folder.path.name,
         log=log,
@@ -71,6 +62,7 @@ async def run_sample(job: Job, sample: int) -> Outcome:
         identity={
             "task_id": job.scenario.name,
             "sample": sample,
+            "attempt": attempt,
             "harness": job.harness.NAME,
             "harness_version": job.installed.version,
         },
@@ -90,7 +82,7 @@ async def run_sample(job: Job, sample: int) -> Outcome:
         log.close("error", reason=f"polar failed: {error!r}")
     finally:
         job.border.sessions.remove(session)
-    return Outcome(folder.path, log.session, _calls(folder))
+    return await asyncio.to_thread(Outcome.of, folder.path)
 
 
 async def _run(job: Job, session: Session, folder: SessionFolder) -> None:
@@ -107,8 +99,8 @@ async def _run(job: Job, session: Session, folder: SessionFolder) -> None:
     )
     prepared = job.harness.prepare(job.installed, _access(job, session, layout), layout, scenario.instruction_text)
     async with AsyncExitStack() as stack:
-        proxy_socket = await stack.enter_async_context(UnixBridge(job.proxy.port))
-        base_socket = await stack.enter_async_context(UnixBridge(job.proxy.base_url_port))
+        proxy_socket = await stack.enter_async_context(UnixBridge(job.proxy.port, marker=session.id))
+        base_socket = await stack.enter_async_context(UnixBridge(job.proxy.base_url_port, marker=session.id))
         spec = _spec(job, session, folder, workspace.path, home, prepared)
         spec.sockets = {layout.proxy_port: proxy_socket.path, layout.base_port: base_socket.path}
         ended = await job.sandbox.run(spec)
@@ -119,7 +111,7 @@ async def _grade(job: Job, session: Session, folder: SessionFolder, workspace: W
     """What came of it: the answer, the workspace's diff, the reward, the session's status."""
     stdout = folder.stdout.read_text(errors="replace") if folder.stdout.exists() else ""
     folder.answer.write_text(job.harness.answer(stdout), errors="replace")  # JSON can hold halves of surrogate pairs
-    calls = _calls(folder)
+    calls = calls_of(folder)
     folder.workspace_diff.write_bytes(await workspace.diff())
     status, reason = _status(ended, folder, calls)
     taken = sum(1 for call in calls if call.response and call.response.forced and call.response.tool_calls)
@@ -155,20 +147,13 @@ def _status(ended: Exit, folder: SessionFolder, calls: list[Call]) -> tuple[Endi
     return ("failed" if calls else "error"), reason
 
 
-def _calls(folder: SessionFolder) -> list[Call]:
-    """The session's calls; none when there is no file. An unreadable file has poisoned the session already."""
-    try:
-        return list(read_calls(folder.calls))
-    except (FileNotFoundError, CallFileError):
-        return []
-
-
-def _record(job: Job, session_id: str, sample: int) -> SessionRecord:
+def _record(job: Job, session_id: str, sample: int, attempt: int) -> SessionRecord:
     capabilities = job.engine.capabilities
     return SessionRecord(
         session_id=session_id,
         task_id=job.scenario.name,
         sample=sample,
+        attempt=attempt,
         harness=job.harness.NAME,
         harness_version=job.installed.version,
         sandbox=job.sandbox.NAME,

@@ -79,6 +79,9 @@ class Sandbox(Protocol):
         Cancellation is raised again once they are. Raises SandboxError when the program could not be started.
         """
 
+    def sweep(self, marker: str) -> None:
+        """End what is left of a run whose polar was killed. Blocks for up to 10 s. Raises SandboxError."""
+
 
 async def to_the_end[T](work: Coroutine[Any, Any, T]) -> T:
     """Await `work` even while being cancelled, then let the cancellation through. `work` must be short."""

@@ -12,6 +12,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from polar_mitm.sandboxes.scratch import prefix
+
 # sun_path holds 108 bytes with its final zero on Linux, 104 on macOS.
 SOCKET_PATH_LIMIT = 100
 
@@ -21,9 +23,11 @@ CHUNK = 64 * 1024
 class UnixBridge:
     """`async with UnixBridge(port) as bridge:` listens at `bridge.path` until the block ends, then closes all."""
 
-    def __init__(self, port: int, *, host: str = "127.0.0.1") -> None:
+    def __init__(self, port: int, *, host: str = "127.0.0.1", marker: str = "bridge") -> None:
+        """`marker` is the session's id: the socket's folder is named by it."""
         self.port = port
         self.host = host
+        self._marker = marker
         self._folder: Path | None = None
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
@@ -35,7 +39,7 @@ class UnixBridge:
         return self._folder / "s"
 
     async def __aenter__(self) -> Self:
-        self._folder = _short_folder()
+        self._folder = _short_folder(self._marker)
         try:
             self._server = await asyncio.start_unix_server(self._accept, self.path, limit=CHUNK)
         except BaseException:
@@ -87,10 +91,10 @@ async def _copy(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> Non
         sink.write_eof()  # a client that has said all it has to say may still be waiting for the answer
 
 
-def _short_folder() -> Path:
+def _short_folder(marker: str) -> Path:
     """A private folder whose sockets fit SOCKET_PATH_LIMIT, also where TMPDIR is long."""
-    folder = Path(tempfile.mkdtemp(prefix="polar-"))
+    folder = Path(tempfile.mkdtemp(prefix=prefix(marker)))
     if len(os.fsencode(folder)) + 2 <= SOCKET_PATH_LIMIT:
         return folder
     folder.rmdir()
-    return Path(tempfile.mkdtemp(prefix="polar-", dir="/tmp"))
+    return Path(tempfile.mkdtemp(prefix=prefix(marker), dir="/tmp"))

@@ -19,6 +19,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path, PurePosixPath
 
 from polar_mitm.sandboxes.base import Exit, Layout, RunSpec, SandboxError, to_the_end
+from polar_mitm.sandboxes.scratch import prefix
 from polar_mitm.sandboxes.trust import system_bundle, write_bundle
 
 WORKSPACE = PurePosixPath("/workspace")
@@ -109,7 +110,7 @@ class Bwrap:
 
     async def run(self, spec: RunSpec) -> Exit:
         started = time.monotonic()
-        with tempfile.TemporaryDirectory(prefix="polar-bwrap-") as etc:
+        with tempfile.TemporaryDirectory(prefix=prefix(spec.marker)) as etc:
             process, status = await _start(spec, Path(etc))
             timed_out = False
             try:
@@ -128,6 +129,9 @@ class Bwrap:
                 return Exit(report["exit-code"], False, seconds)
             finally:
                 os.close(status)
+
+    def sweep(self, marker: str) -> None:
+        """Nothing: bubblewrap's processes die with the polar that started them."""
 
 
 async def _start(spec: RunSpec, etc: Path) -> tuple[asyncio.subprocess.Process, int]:

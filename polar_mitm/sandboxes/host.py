@@ -59,6 +59,13 @@ class Host:
             return Exit(None, timed_out, time.monotonic() - started)
         return Exit(code if code >= 0 else 128 - code, False, time.monotonic() - started)
 
+    def sweep(self, marker: str) -> None:
+        for _ in range(SWEEPS):
+            if _kill_marked(marker) == 0:
+                return
+            time.sleep(0.02)
+        raise SandboxError(f"processes of {marker} are still running after {SWEEPS} rounds of SIGKILL")
+
 
 async def _start(spec: RunSpec) -> asyncio.subprocess.Process:
     with ExitStack() as files:

@@ -60,6 +60,7 @@ def survivors(session_id: str) -> list[str]:
 
 
 def rows(printed: str) -> list[dict[str, object]]:
-    value = orjson.loads(printed)
+    """The samples of `polar run-task --json`."""
+    value = orjson.loads(printed)["samples"]
     assert isinstance(value, list)
     return value

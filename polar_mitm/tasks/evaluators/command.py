@@ -11,6 +11,7 @@ from pathlib import Path
 
 from polar_mitm.harnesses.environment import SYSTEM_PATH
 from polar_mitm.sandboxes import RunSpec, SandboxError
+from polar_mitm.sandboxes.scratch import prefix
 from polar_mitm.tasks.evaluators.base import Evaluation, Finished
 
 ANSWER = "answer.txt"
@@ -28,7 +29,7 @@ KILLED = range(SIGNAL_BASE + 1, SIGNAL_BASE + 32)
 
 async def evaluate(run: str, timeout_s: float, finished: Finished) -> Evaluation:
     """Judge by `sh -c run`."""
-    with tempfile.TemporaryDirectory(prefix="polar-evaluator-") as scratch:
+    with tempfile.TemporaryDirectory(prefix=prefix(f"{finished.session_id}.evaluator")) as scratch:
         home = Path(scratch) / "home"
         home.mkdir()
         shutil.copyfile(finished.answer, home / ANSWER)

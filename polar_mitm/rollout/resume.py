@@ -1,0 +1,90 @@
+"""What a run folder already holds: which samples are done, and what a run that was killed left behind."""
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple, Self
+
+from polar_mitm.capture.folder import SessionFolder, SessionRecord
+from polar_mitm.capture.session import recover
+from polar_mitm.rollout.outcome import Outcome
+from polar_mitm.sandboxes import SANDBOXES, scratch
+from polar_mitm.tasks.scenario import Scenario
+
+LOCK = ".run.lock"
+
+DONE = ("completed", "failed", "timeout")
+"""Endings of a session that was run and graded. After any other the sample is run again, as its next attempt."""
+
+
+class RunBusy(Exception):
+    """Another run writes to the folder."""
+
+
+class Cell(NamedTuple):
+    """What samples are compared within."""
+
+    scenario: str
+    harness: str
+    sandbox: str
+    intercept: str
+
+    @classmethod
+    def of(cls, scenario: Scenario) -> Self:
+        return cls(scenario.name, scenario.harness, scenario.sandbox, scenario.intercept)
+
+    @classmethod
+    def of_session(cls, session: SessionRecord) -> Self:
+        return cls(session.task_id or "", session.harness or "", session.sandbox or "", session.intercept or "")
+
+
+@dataclass(slots=True)
+class Kept:
+    """The samples of a run folder, by cell and number."""
+
+    done: dict[tuple[Cell, int], Outcome] = field(default_factory=dict)
+    attempts: dict[tuple[Cell, int], int] = field(default_factory=dict)
+    """How often each was begun."""
+
+
+def take_up(out: Path) -> Kept:
+    """Read every session of the folder, and close those whose process was killed: they are no more than begun.
+
+    Of a sample that is done more than once the first counts. The caller holds the folder's lock alone, so that nothing
+    open here is alive. Raises OSError, SessionFileError, CallFileError and CallLogError.
+    """
+    kept = Kept()
+    for path in sorted(path for path in out.glob("ses_*") if path.is_dir()):
+        folder = SessionFolder(path)
+        if not folder.record.exists() and not folder.calls.exists():
+            continue  # killed before it wrote anything
+        was_open = not folder.record.exists() or folder.load().status == "open"
+        session = recover(path)
+        if was_open and (sandbox := SANDBOXES.get(session.sandbox or "")):
+            sandbox.sweep(session.session_id)
+            scratch.sweep(session.session_id)
+        if session.sample is None:
+            continue
+        sample = (Cell.of_session(session), session.sample)
+        kept.attempts[sample] = max(kept.attempts.get(sample, 0), session.attempt)
+        if session.status in DONE and not was_open and not session.incomplete:
+            kept.done.setdefault(sample, Outcome.of(path))
+    return kept
+
+
+@contextmanager
+def held(out: Path, *, alone: bool) -> Iterator[None]:
+    """Hold the run folder: runs may share it, but who takes up a killed one needs it alone. Raises RunBusy, OSError."""
+    handle = os.open(out / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(handle, (fcntl.LOCK_EX if alone else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+        except BlockingIOError:
+            mend = "wait for it, or name another --out"
+            raise RunBusy(f"another run writes to {out}: {mend}") from None
+        yield
+    finally:
+        os.close(handle)

@@ -1,0 +1,67 @@
+"""Pass rates and rewards of a run."""
+
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from polar_mitm.capture.folder import SessionRecord
+from polar_mitm.rollout.outcome import Outcome
+from polar_mitm.rollout.summary import pass_at, summary
+
+
+def outcome(reward: float | None, *, harness: str = "pi", calls: int = 2) -> Outcome:
+    session = SessionRecord(
+        session_id="ses_1",
+        task_id="t",
+        sample=0,
+        harness=harness,
+        sandbox="host",
+        intercept="proxy",
+        started_at=1.0,
+        finished_at=3.0,
+        status="completed",
+        reward=reward,
+        calls=calls,
+        prompt_tokens=10,
+        response_tokens=5,
+    )
+    return Outcome(Path("ses_1"), session)
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=7), st.data())
+def test_pass_at_k_is_the_share_of_draws_with_a_pass(passes: list[bool], data: st.DataObject) -> None:
+    k = data.draw(st.integers(1, len(passes)))
+    draws = list(combinations(passes, k))
+    expected = sum(any(draw) for draw in draws) / len(draws)
+    assert pass_at(k, samples=len(passes), passed=sum(passes)) == pytest.approx(expected)
+
+
+def test_pass_at_more_than_there_are_is_refused() -> None:
+    with pytest.raises(ValueError, match="pass@3 of 2"):
+        pass_at(3, samples=2, passed=1)
+
+
+def test_a_sample_without_a_reward_is_no_zero() -> None:
+    (row,) = summary([outcome(1.0), outcome(None), outcome(0.5)])
+    assert (row.samples, row.graded, row.passed) == (3, 2, 1)
+    assert row.mean_reward == pytest.approx(0.75)
+    assert row.standard_error == pytest.approx(0.25)
+    assert (row.pass_at_1, row.pass_at_k) == (0.5, 1.0)
+    assert (row.calls, row.prompt_tokens, row.response_tokens, row.seconds) == (6, 30, 15, 2.0)
+
+
+def test_nothing_graded_has_no_rates() -> None:
+    (row,) = summary([outcome(None)])
+    assert (row.pass_at_1, row.pass_at_k, row.mean_reward, row.standard_error) == (None, None, None, None)
+
+
+def test_pass_at_a_k_that_too_few_samples_reached_is_unknown() -> None:
+    assert summary([outcome(1.0)], k=2)[0].pass_at_k is None
+
+
+def test_harnesses_have_a_row_each() -> None:
+    rows = summary([outcome(1.0), outcome(0.0, harness="codex"), outcome(0.0)])
+    assert [(row.cell.harness, row.samples, row.mean_reward) for row in rows] == [("pi", 2, 0.5), ("codex", 1, 0.0)]
