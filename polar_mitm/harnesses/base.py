@@ -7,8 +7,9 @@ neither proxy nor engine: `Access` says where the model is.
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
+from polar_mitm.harnesses.actions import Action, ToolCall
 from polar_mitm.home import home
 from polar_mitm.sandboxes.base import Layout
 
@@ -79,8 +80,8 @@ class Harness(Protocol):
     def prepare(self, installed: Installed, access: Access, layout: Layout, instruction: str) -> Prepared:
         """How to start it on `instruction`, once, without a person."""
 
-    def shell_call(self, command: str) -> tuple[str, dict[str, Any]]:
-        """Name and arguments of the tool call with which it runs a shell command."""
+    def tool_call(self, action: Action, layout: Layout) -> ToolCall:
+        """The call of its own tool that does this."""
 
     def answer(self, stdout: str) -> str:
         """The final text of a run, out of what it printed. Empty when it gave none."""

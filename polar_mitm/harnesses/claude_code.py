@@ -11,6 +11,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from polar_mitm.harnesses.actions import (
+    Action,
+    EditFile,
+    ListFolder,
+    ReadFile,
+    Shell,
+    ToolCall,
+    WriteFile,
+    in_shell,
+)
 from polar_mitm.harnesses.base import (
     Access,
     HarnessMissing,
@@ -73,8 +83,17 @@ def prepare(installed: Installed, access: Access, layout: Layout, instruction: s
     )
 
 
-def shell_call(command: str) -> tuple[str, dict[str, Any]]:
-    return "Bash", {"command": command}
+def tool_call(action: Action, layout: Layout) -> ToolCall:
+    """Its file tools take absolute paths only."""
+    match action:
+        case ReadFile(path):
+            return "Read", {"file_path": str(layout.workspace / path)}
+        case WriteFile(path, text):
+            return "Write", {"file_path": str(layout.workspace / path), "content": text}
+        case EditFile(path, old, new):
+            return "Edit", {"file_path": str(layout.workspace / path), "old_string": old, "new_string": new}
+        case ListFolder() | Shell():
+            return "Bash", {"command": in_shell(action)}
 
 
 def answer(stdout: str) -> str:

@@ -8,8 +8,8 @@ import json
 import platform
 import sys
 from pathlib import Path
-from typing import Any
 
+from polar_mitm.harnesses.actions import Action, ToolCall, in_shell
 from polar_mitm.harnesses.base import (
     Access,
     HarnessMissing,
@@ -64,8 +64,9 @@ def prepare(installed: Installed, access: Access, layout: Layout, instruction: s
     )
 
 
-def shell_call(command: str) -> tuple[str, dict[str, Any]]:
-    return "exec_command", {"cmd": command}
+def tool_call(action: Action, layout: Layout) -> ToolCall:
+    """The classic tool set has a shell and no tools for files."""
+    return "exec_command", {"cmd": in_shell(action)}
 
 
 def answer(stdout: str) -> str:

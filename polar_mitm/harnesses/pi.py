@@ -8,6 +8,16 @@ import json
 from pathlib import Path
 from typing import Any
 
+from polar_mitm.harnesses.actions import (
+    Action,
+    EditFile,
+    ListFolder,
+    ReadFile,
+    Shell,
+    ToolCall,
+    WriteFile,
+    in_shell,
+)
 from polar_mitm.harnesses.base import (
     Access,
     Installed,
@@ -61,8 +71,16 @@ def prepare(installed: Installed, access: Access, layout: Layout, instruction: s
     )
 
 
-def shell_call(command: str) -> tuple[str, dict[str, Any]]:
-    return "bash", {"command": command}
+def tool_call(action: Action, layout: Layout) -> ToolCall:
+    match action:
+        case ReadFile(path):
+            return "read", {"path": path}
+        case WriteFile(path, text):
+            return "write", {"path": path, "content": text}
+        case EditFile(path, old, new):
+            return "edit", {"path": path, "edits": [{"oldText": old, "newText": new}]}
+        case ListFolder() | Shell():
+            return "bash", {"command": in_shell(action)}
 
 
 def answer(stdout: str) -> str:

@@ -67,7 +67,6 @@ async def run_sample(job: Job, sample: int, attempt: int = 1) -> Outcome:
             "harness_version": job.installed.version,
         },
         sampling=job.scenario.sampling,
-        script=_script(job),
     )
     job.border.sessions.add(session)
     try:
@@ -97,6 +96,7 @@ async def _run(job: Job, session: Session, folder: SessionFolder) -> None:
         proxy_port=job.proxy.port,
         base_port=job.proxy.base_url_port,
     )
+    session.script = _script(job, layout)
     prepared = job.harness.prepare(job.installed, _access(job, session, layout), layout, scenario.instruction_text)
     async with AsyncExitStack() as stack:
         proxy_socket = await stack.enter_async_context(UnixBridge(job.proxy.port, marker=session.id))
@@ -166,12 +166,13 @@ def _record(job: Job, session_id: str, sample: int, attempt: int) -> SessionReco
     )
 
 
-def _script(job: Job) -> tuple[Step, ...] | None:
+def _script(job: Job, layout: Layout) -> tuple[Step, ...] | None:
     if not job.scenario.script:
         return None
     steps = []
     for step in job.scenario.script:
-        tool, arguments = job.harness.shell_call(step.shell) if step.shell is not None else (step.tool, step.arguments)
+        action = step.action
+        tool, arguments = job.harness.tool_call(action, layout) if action else (step.tool or "", step.arguments)
         steps.append(Step(tool, arguments))
     return tuple(steps)
 

@@ -27,6 +27,7 @@ from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from typing_extensions import TypedDict
 
 from polar_mitm.harnesses import HARNESSES
+from polar_mitm.harnesses.actions import Action, EditFile, ListFolder, ReadFile, Shell, WriteFile
 from polar_mitm.sandboxes import SANDBOXES
 
 type Text = Annotated[str, StringConstraints(min_length=1, pattern=r"\S")]
@@ -72,17 +73,58 @@ class _Part(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
 
+class Write(_Part):
+    """A file to be made. The path is relative to the workspace."""
+
+    path: Text
+    text: str
+
+
+class Edit(_Part):
+    """A change to a file: `old`, which it holds once, becomes `new`."""
+
+    path: Text
+    old: Text
+    new: str
+
+
 class Step(_Part):
-    """One scripted turn: a shell command, put into the harness's own shell tool, or a tool and its arguments."""
+    """One scripted turn: an action, put into the harness's own tool for it, or a tool and its arguments."""
 
     shell: Text | None = None
-    tool: str = ""
+    """A command."""
+    list: Text | None = None
+    """A folder."""
+    read: Text | None = None
+    """A file."""
+    write: Write | None = None
+    edit: Edit | None = None
+    tool: Text | None = None
     arguments: dict[str, JsonValue] = {}
 
+    @property
+    def action(self) -> Action | None:
+        """What it does; None where it names a tool."""
+        match self:
+            case Step(shell=str(command)):
+                return Shell(command)
+            case Step(list=str(path)):
+                return ListFolder(path)
+            case Step(read=str(path)):
+                return ReadFile(path)
+            case Step(write=Write(path=path, text=text)):
+                return WriteFile(path, text)
+            case Step(edit=Edit(path=path, old=old, new=new)):
+                return EditFile(path, old, new)
+        return None
+
     @model_validator(mode="after")
-    def _one_of_both(self) -> Self:
-        if (self.shell is None) == (not self.tool) or (self.shell is not None and self.arguments):
-            raise PydanticCustomError("step", "expected either `shell: COMMAND` or `tool: NAME` with `arguments`")
+    def _one_of_all(self) -> Self:
+        given = [name for name in type(self).model_fields if name != "arguments" and getattr(self, name) is not None]
+        if len(given) != 1 or (self.arguments and given != ["tool"]):
+            raise PydanticCustomError(
+                "step", "expected one of shell, list, read, write, edit, or `tool: NAME` with `arguments`"
+            )
         return self
 
 
@@ -361,6 +403,8 @@ def _siblings(location: Sequence[int | str]) -> tuple[str, ...]:
             return tuple({**CommandEvaluator.model_fields, **SessionCompletedEvaluator.model_fields})
         case ("script", int()):
             return tuple(Step.model_fields)
+        case ("script", int(), "write" | "edit" as action):
+            return tuple((Write if action == "write" else Edit).model_fields)
         case _:
             return ()
 

@@ -185,18 +185,6 @@ def test_an_answer_may_take_a_quarter_of_the_window(window: int, budget: int) ->
     assert answer_budget(window, 32_000) == budget
 
 
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("pi", ("bash", {"command": "echo 'a b'"})),
-        ("claude-code", ("Bash", {"command": "echo 'a b'"})),
-        ("codex", ("exec_command", {"cmd": "echo 'a b'"})),
-    ],
-)
-def test_a_shell_command_becomes_the_harness_own_tool_call(name: str, expected: tuple[str, dict[str, Any]]) -> None:
-    assert HARNESSES[name].shell_call("echo 'a b'") == expected
-
-
 def test_pis_answer_is_all_it_printed() -> None:
     assert HARNESSES["pi"].answer("Two\nlines.\n\n") == "Two\nlines."
 

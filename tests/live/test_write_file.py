@@ -11,7 +11,9 @@ from mitmproxy.io import FlowReader
 
 from polar_mitm.capture.record import Call
 from polar_mitm.harnesses import HARNESSES, HarnessMissing
+from polar_mitm.harnesses.actions import Shell
 from polar_mitm.sandboxes import SANDBOXES
+from tests.harnesses.test_actions import LAYOUT
 from tests.live.polar import SCENARIOS, Left, only, rows, run
 from tests.needs import need
 
@@ -97,7 +99,7 @@ def strings_of(body: str) -> list[str]:
 
 
 def the_script_is_forced_and_nothing_else(harness: str, calls: list[Call]) -> None:
-    name, arguments = HARNESSES[harness].shell_call("echo hello > out.txt")
+    name, arguments = HARNESSES[harness].tool_call(Shell("echo hello > out.txt"), LAYOUT)
     first, *others = calls
     assert first.response
     assert first.response.tool_calls[0]["function"]["name"] == name

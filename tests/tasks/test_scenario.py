@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from polar_mitm.harnesses import HARNESSES
+from polar_mitm.harnesses.actions import Action, EditFile, ListFolder, ReadFile, Shell, WriteFile
 from polar_mitm.tasks.scenario import (
     CommandEvaluator,
     ScenarioError,
@@ -85,7 +86,23 @@ def test_changes_win_over_the_file(file: Path) -> None:
     assert (scenario.samples, scenario.harness, scenario.timeout_s) == (5, "claude-code", 1.0)
 
 
-@pytest.mark.parametrize("name", ["hello", "write_file"])
+@pytest.mark.parametrize(
+    ("step", "action"),
+    [
+        ("shell: ls", Shell("ls")),
+        ("list: .", ListFolder(".")),
+        ("read: a/b", ReadFile("a/b")),
+        ("write: {path: a, text: ''}", WriteFile("a", "")),
+        ("edit: {path: a, old: x, new: ''}", EditFile("a", "x", "")),
+        ("tool: x", None),
+    ],
+)
+def test_a_step_of_a_script_is_an_action_or_a_tool(step: str, action: Action | None, file: Path) -> None:
+    file.write_text(f"instruction: hi\nscript:\n  - {step}\n{EVALUATOR}")
+    assert load(file).script[0].action == action
+
+
+@pytest.mark.parametrize("name", ["hello", "write_file", "five_turns"])
 @pytest.mark.parametrize("harness", list(HARNESSES))
 def test_the_scenarios_that_come_with_polar_load_for_every_harness(name: str, harness: str) -> None:
     scenario = load(bundled(name), {"harness": harness})
@@ -174,11 +191,19 @@ BAD = {
     ),
     "step of both kinds": (
         f"instruction: hi\nscript:\n  - shell: a\n  - shell: x\n    tool: y\n{EVALUATOR}",
-        ":4: script.2: expected either `shell: COMMAND` or `tool: NAME` with `arguments`",
+        ":4: script.2: expected one of shell, list, read, write, edit, or `tool: NAME` with `arguments`",
     ),
     "shell step with arguments": (
         f"instruction: hi\nscript: [{{shell: x, arguments: {{a: 1}}}}]\n{EVALUATOR}",
-        ":2: script.1: expected either `shell: COMMAND` or `tool: NAME` with `arguments`",
+        ":2: script.1: expected one of shell, list, read, write, edit, or `tool: NAME` with `arguments`",
+    ),
+    "edit step without its new text": (
+        f"instruction: hi\nscript:\n  - edit: {{path: a, old: b}}\n{EVALUATOR}",
+        ":3: script.1.edit.new: expected",
+    ),
+    "write step with a field of another": (
+        f"instruction: hi\nscript:\n  - write: {{path: a, text: b, old: c}}\n{EVALUATOR}",
+        ":3: script.1.write.old: unknown field; known are path, text",
     ),
     "argument that JSON cannot hold": (
         f"instruction: hi\nscript:\n  - tool: x\n    arguments: {{day: 2020-01-01}}\n{EVALUATOR}",
