@@ -166,6 +166,7 @@ type ErrorKind = Literal[
     "overloaded",  # 503/529: the engine takes no more work
     "engine",  # 500-class: the engine failed, died or is away
     "timeout",  # 504: the engine did not answer within the limit
+    "no_model",  # 404: the engine has no such model, or none for polar; no retry can help
     "internal",  # 500: polar's own fault
 ]
 
@@ -173,22 +174,31 @@ type ErrorKind = Literal[
 class CallError(Exception):
     """A model call that failed, in provider-neutral terms.
 
-    `param` names the request field at fault. `over` goes with context_overflow: the prompt's tokens and the window's.
+    `message` is for the client. `detail` is the whole of it, for the record and the log, where it holds what is no
+    client's business: the engine's address, the words of a page in front of it. `param` names the request field at
+    fault. `over` goes with context_overflow: the prompt's tokens and the window's, the first always the larger.
     """
 
     def __init__(
-        self, kind: ErrorKind, message: str, *, param: str | None = None, over: tuple[int, int] | None = None
+        self,
+        kind: ErrorKind,
+        message: str,
+        *,
+        detail: str | None = None,
+        param: str | None = None,
+        over: tuple[int, int] | None = None,
     ) -> None:
-        super().__init__(message)
+        super().__init__(detail or message)
         self.kind: ErrorKind = kind
         self.message = message
+        self.detail = detail or message
         self.param = param
         self.over = over
 
     @property
     def fault(self) -> Literal["client", "polar", "engine"]:
         match self.kind:
-            case "overloaded" | "engine" | "timeout":
+            case "overloaded" | "engine" | "timeout" | "no_model":
                 return "engine"
             case "internal":
                 return "polar"

@@ -23,7 +23,7 @@ import orjson
 
 from polar_mitm.chat import CallError, ChatRequest, Json
 from polar_mitm.engine.body import TOKEN_DATA, Outgoing, compose, has_images
-from polar_mitm.engine.refusals import Refusal, call_error, read_refusal
+from polar_mitm.engine.refusals import Refusal, call_error, engine_error, overflow, read_refusal
 from polar_mitm.engine.sample import Completion, Sample, TokenData, holds_to, read_completion, read_sample, token_data
 
 logger = logging.getLogger(__name__)
@@ -145,7 +145,7 @@ class Engine:
             async with asyncio.timeout(_PROBE_S):
                 self._capabilities = await self._probe()
         except CallError as error:
-            raise EngineUnreachable(self.url, f"{error.message}. Is vLLM running there?") from error
+            raise EngineUnreachable(self.url, f"{error.detail}. Is vLLM running there?") from error
         except TimeoutError as error:
             raise EngineUnreachable(self.url, f"no answer within {_PROBE_S:.0f} s; is it overloaded?") from error
         finally:
@@ -172,19 +172,19 @@ class Engine:
         An overloaded engine is asked again until the call's time limit: told of it, harnesses send up to 40 requests
         for the one. `overrides` are vLLM sampling fields that win over what the client asked. `force_regex` fixes the
         whole answer.
-        Raises CallError: context_overflow, overloaded, engine, timeout, invalid_request or too_large.
+        Raises CallError: context_overflow, overloaded, engine, no_model, timeout, invalid_request or too_large.
         """
         deadline = asyncio.get_running_loop().time() + self._timeout_s
         try:
             async with asyncio.timeout_at(deadline), self._places:
                 return await self._chat(request, overrides, force_regex, tool_choice_none, deadline)
         except TimeoutError as error:
-            raise CallError("timeout", f"{self.url} did not answer within {self._timeout_s:.0f} s") from error
+            raise engine_error(self.url, f"did not answer within {self._timeout_s:.0f} s", kind="timeout") from error
 
     async def count(self, request: ChatRequest, *, overrides: Mapping[str, Any] = {}) -> int:
         """Tokens of the request's prompt, by the served template and tokenizer. It waits for no place among the calls.
 
-        Raises CallError: overloaded, engine, timeout, invalid_request or too_large.
+        Raises CallError: overloaded, engine, no_model, timeout, invalid_request or too_large.
         """
         while True:
             text_only = self._text_only
@@ -193,7 +193,8 @@ class Engine:
                 async with asyncio.timeout(_COUNT_S):
                     answer = await self._post("/tokenize", outgoing.prompt)
             except TimeoutError as error:
-                raise CallError("timeout", f"{self.url}/tokenize did not answer within {_COUNT_S:.0f} s") from error
+                what = f"did not count the prompt within {_COUNT_S:.0f} s"
+                raise engine_error(self.url, what, kind="timeout") from error
             if answer.status == 200:
                 return self._counted(answer)
             refusal = read_refusal(answer.status, answer.raw)
@@ -263,28 +264,22 @@ class Engine:
         if force_regex is not None and not holds_to(force_regex, sample):
             # A script keeps an untrained model from choosing its own commands: whatever else came must not be run.
             mend = "start vLLM without --tool-strict-level"
-            raise CallError("engine", f"{self.url} did not keep to the script's regex: {mend}")
+            raise engine_error(self.url, "did not keep to the script's regex", mend=mend)
         return sample
 
     def _completion(self, answer: _Answer) -> Completion:
         if not answer.json:
             kind = answer.content_type or "no content type"
-            raise CallError(
-                "engine", f"{self.url} answered with {kind} instead of JSON: is this vLLM, or a page before it?"
-            )
+            mend = "is this vLLM, or a page before it?"
+            raise engine_error(self.url, f"answered with {kind} instead of JSON", mend=mend)
         return read_completion(answer.raw, self.url)
 
     async def _as_error(self, refusal: Refusal, outgoing: Outgoing) -> CallError:
         if not refusal.overflows(outgoing.max_tokens):
             return call_error(refusal, url=self.url, model=self.capabilities.model)
         limit = refusal.limit or self.capabilities.max_model_len
-        prompt = await self._count(outgoing) or refusal.prompt_tokens
-        if not prompt and limit:
-            prompt = limit + 1  # uncounted; it must not be said to fit
-        message = f"the prompt is {prompt} tokens long, the model's window is {limit} tokens"
-        return CallError(
-            "context_overflow", message, param="messages", over=(prompt, limit) if prompt and limit else None
-        )
+        prompt = await self._count(outgoing) or refusal.prompt_tokens or 0
+        return overflow(prompt, limit)
 
     async def _count(self, outgoing: Outgoing) -> int | None:
         """The prompt's true length. vLLM's refusal counts no further than one token over the window, and clients that
@@ -301,7 +296,7 @@ class Engine:
             count = orjson.loads(answer.raw).get("count")
             if isinstance(count, int):
                 return count
-        raise CallError("engine", f"{self.url}/tokenize gave no count: is this vLLM?")
+        raise engine_error(self.url, "gave no count of the prompt", mend="is this vLLM?")
 
     async def _probe(self) -> Capabilities:
         served = await self._served_model()
@@ -391,13 +386,16 @@ class Engine:
             raise RuntimeError("Engine.open() has not been awaited")
         headers = {"Content-Type": "application/json"} if data is not None else {}
         try:
-            async with self._session.request(method, self.url + path, data=data, headers=headers) as response:
+            # A redirect could lead off this machine, and would lose a POST's body on the way.
+            async with self._session.request(
+                method, self.url + path, data=data, headers=headers, allow_redirects=False
+            ) as response:
                 kind = response.content_type if "Content-Type" in response.headers else ""
                 is_json = bool(re.search(r"[/+]json$", kind))
                 pause = _seconds(response.headers.get("Retry-After"))
                 return _Answer(response.status, is_json, kind, await response.read(), pause)
         except (aiohttp.ClientError, OSError) as error:
-            raise CallError("engine", f"{self.url}{path}: {str(error) or type(error).__name__}") from error
+            raise engine_error(self.url + path, "gave no answer", str(error) or type(error).__name__) from error
 
 
 def _seconds(retry_after: str | None) -> float | None:

@@ -8,14 +8,15 @@ import re
 from dataclasses import dataclass
 from typing import Any, Final
 
-from polar_mitm.chat import CallError
+from polar_mitm.chat import CallError, ErrorKind
 
 _LIMIT: Final = (
     re.compile(r"max_model_len=(\d+)"),
     re.compile(r"maximum context length is (\d+)"),
 )
 _PROMPT: Final = (
-    re.compile(r"(\d+) input tokens"),
+    # Of a prompt that is too long by its characters, vLLM says "the upper bound for 8192 input tokens": the window.
+    re.compile(r"(?<!bound for )\b(\d+) input tokens"),
     # Older releases: "you requested 9000 tokens (1000 in the messages, 8000 in the completion)".
     re.compile(r"\((\d+) in the (?:messages|prompt)"),
 )
@@ -83,16 +84,40 @@ def call_error(refusal: Refusal, *, url: str, model: str) -> CallError:
         case 400 | 422 if "EngineCore" not in refusal.message:
             return CallError("invalid_request", refusal.message, param=refusal.param)
         case 401 | 403:
-            return CallError("engine", f"{url} refuses polar's key ({refusal.message}): pass the engine's --api-key")
+            mend = "start polar with the engine's --api-key"
+            return engine_error(url, "refuses polar's key", refusal.message, kind="no_model", mend=mend)
         case 404:
             mend = "was the engine restarted with another model? polar must be started again"
-            return CallError("engine", f"{url} does not serve {model!r} ({refusal.message}): {mend}")
+            return engine_error(url, f"does not serve {model!r}", refusal.message, kind="no_model", mend=mend)
         case 413:
-            return CallError("too_large", f"{url}: {refusal.message}")
+            return engine_error(url, "takes no request of this size", refusal.message, kind="too_large")
         case 429 | 503:
-            return CallError("overloaded", f"{url} takes no more work: {refusal.message}")
+            return engine_error(url, "takes no more work", refusal.message, kind="overloaded")
         case _:
-            return CallError("engine", f"{url} answered {refusal.status}: {refusal.message}")
+            return engine_error(url, f"answered {refusal.status}", refusal.message)
+
+
+def engine_error(url: str, what: str, said: str = "", *, kind: ErrorKind = "engine", mend: str = "") -> CallError:
+    """An error that tells the client what the engine did, and the record where it is, what it said and the mend."""
+    detail = ": ".join(part for part in (f"{url} {what}", said, mend) if part)
+    return CallError(kind, f"the engine {what}", detail=detail)
+
+
+def overflow(prompt: int, limit: int | None) -> CallError:
+    """The error for a prompt of this many tokens, 0 where nobody counted it, that leaves the window no room.
+
+    No number is said that would fit: a client works out from it how much to give up.
+    """
+    if limit is None:
+        return CallError("context_overflow", "the prompt is longer than the model's window", param="messages")
+    if prompt > limit:
+        words = f"the prompt is {prompt} tokens long"
+    elif prompt == limit:
+        prompt, words = limit + 1, f"the prompt and one token of an answer are {limit + 1} tokens long"
+    else:
+        prompt, words = limit + 1, f"the prompt is at least {limit + 1} tokens long"
+    message = f"{words}, the model's window is {limit} tokens"
+    return CallError("context_overflow", message, param="messages", over=(prompt, limit))
 
 
 def _number(patterns: tuple[re.Pattern[str], ...], message: str) -> int | None:

@@ -12,8 +12,9 @@ from typing import Final
 
 from pydantic import BaseModel, Field, StrictInt, TypeAdapter, ValidationError
 
-from polar_mitm.chat import CallError, Json, NotCarried, ToolCall, Usage
+from polar_mitm.chat import Json, NotCarried, ToolCall, Usage
 from polar_mitm.engine.body import Outgoing
+from polar_mitm.engine.refusals import engine_error
 from polar_mitm.engine.tool_text import OPENING, pair, with_sampled_arguments
 
 _SPECIAL: Final = re.compile(r"<\|[^|<>]+\|>")
@@ -132,7 +133,7 @@ def read_completion(raw: bytes, url: str) -> Completion:
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(str(step) for step in first["loc"]) or "body"
-        raise CallError("engine", f"{url} did not answer with a chat completion: {place}: {first['msg']}") from error
+        raise engine_error(url, "did not answer with a chat completion", f"{place}: {first['msg']}") from error
 
 
 def read_sample(completion: Completion, outgoing: Outgoing, max_model_len: int | None) -> Sample:

@@ -145,6 +145,7 @@ _ERRORS: Mapping[str, tuple[int, str]] = {
     "overloaded": (529, "overloaded_error"),
     "engine": (500, "api_error"),
     "timeout": (504, "timeout_error"),
+    "no_model": (404, "not_found_error"),
     "internal": (500, "api_error"),
 }
 

@@ -107,6 +107,7 @@ _ERRORS: Mapping[str, tuple[int, str]] = {
     "overloaded": (503, "UNAVAILABLE"),
     "engine": (500, "INTERNAL"),
     "timeout": (504, "DEADLINE_EXCEEDED"),
+    "no_model": (404, "NOT_FOUND"),
     "internal": (500, "INTERNAL"),
 }
 

@@ -218,6 +218,7 @@ _ERRORS: dict[str, tuple[int, str, str | None]] = {
     "overloaded": (503, "server_error", None),
     "engine": (502, "server_error", None),
     "timeout": (504, "server_error", None),
+    "no_model": (404, "invalid_request_error", "model_not_found"),
     "internal": (500, "server_error", None),
 }
 

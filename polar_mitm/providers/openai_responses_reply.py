@@ -203,6 +203,8 @@ def stream_error(ask: ResponsesAsk, error: CallError) -> bytes:
     match error.kind:
         case "context_overflow":
             code = "context_length_exceeded"  # Codex compacts, or stops, on this code
+        case "no_model":
+            code = "invalid_prompt"  # Codex would try any other again
         case _:
             code = "invalid_prompt" if error.fault == "client" else "server_error"
     begun = _response(ask, response_id, 0, "in_progress")

@@ -116,7 +116,7 @@ class Exchange:
     def failed(self, error: CallError) -> Answer:
         """The provider's form of an error, which goes onto the record as well."""
         status, body = self.provider.error(error)
-        self.call.error = Failure(what=error.message, kind=error.kind, fault=error.fault, status=status)
+        self.call.error = Failure(what=error.detail, kind=error.kind, fault=error.fault, status=status)
         if self.call.response:
             self.call.response.stop_reason = None
         late = self.provider.stream_error(self.ask, error) if self.ask.stream else b""

@@ -117,7 +117,7 @@ class Intercept:
                 if request.method == "HEAD":  # Claude Code's look whether the API is there; only the headers may follow
                     flow.response.raw_content = b""
         except CallError as error:
-            logger.warning("polar: %s %s: %s", request.method, request.path, error.message)
+            logger.warning("polar: %s %s: %s", request.method, request.path, error.detail)
             flow.response = _failed(found[0] if found else speaker(request), error)
         except Exception:  # the border: whatever broke, the client gets an answer in its own form
             logger.exception("polar: %s %s failed", request.method, request.path)

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from polar_mitm.engine.refusals import Refusal, call_error, read_refusal
+from polar_mitm.engine.refusals import Refusal, call_error, overflow, read_refusal
 
 TOO_LONG = Refusal(
     400,
@@ -85,8 +85,8 @@ def test_images_are_refused_by_a_text_model() -> None:
         (400, "temperature must be in [0, 2], got 5.0.", "invalid_request", "client"),
         (422, "field required", "invalid_request", "client"),
         (400, "EngineCore encountered an issue.", "engine", "engine"),
-        (401, "Unauthorized", "engine", "engine"),
-        (404, "The model `x` does not exist.", "engine", "engine"),
+        (401, "Unauthorized", "no_model", "engine"),
+        (404, "The model `x` does not exist.", "no_model", "engine"),
         (413, "too large", "too_large", "client"),
         (429, "slow down", "overloaded", "engine"),
         (503, "no more", "overloaded", "engine"),
@@ -97,9 +97,29 @@ def test_images_are_refused_by_a_text_model() -> None:
 def test_the_status_says_whose_fault_it_is(status: int, message: str, kind: str, fault: str) -> None:
     error = call_error(Refusal(status, message, "p"), url="http://e", model="tiny")
     assert (error.kind, error.fault) == (kind, fault)
-    assert message in error.message
+    assert message in error.detail
+    assert "http://e" not in error.message
 
 
-def test_a_missing_model_and_a_refused_key_name_the_url_and_the_mend() -> None:
-    assert "http://e does not serve 'tiny'" in call_error(Refusal(404, "no"), url="http://e", model="tiny").message
-    assert "--api-key" in call_error(Refusal(401, "no"), url="http://e", model="tiny").message
+def test_a_missing_model_and_a_refused_key_name_the_url_and_the_mend_on_the_record_only() -> None:
+    gone = call_error(Refusal(404, "no"), url="http://e", model="tiny")
+    assert gone.detail.startswith("http://e does not serve 'tiny': no: was the engine restarted")
+    assert gone.message == "the engine does not serve 'tiny'"
+    assert "--api-key" in call_error(Refusal(401, "no"), url="http://e", model="tiny").detail
+
+
+@pytest.mark.parametrize("prompt", [0, 500, 1000, 1001, 5000])
+def test_an_overflow_never_names_a_number_that_fits(prompt: int) -> None:
+    error = overflow(prompt, 1000)
+    assert error.over and error.over[0] == max(prompt, 1001) and error.over[1] == 1000
+    assert f"{error.over[0]} tokens long" in error.message
+
+
+def test_an_overflow_of_an_unknown_window_names_no_number() -> None:
+    error = overflow(5000, None)
+    assert (error.message, error.over) == ("the prompt is longer than the model's window", None)
+
+
+def test_the_bound_that_characters_are_held_against_is_no_count_of_the_prompt() -> None:
+    assert TOO_MANY_CHARACTERS.prompt_tokens is None
+    assert (TOO_LONG.prompt_tokens, OLD.prompt_tokens, OLDER.prompt_tokens) == (65537, 1000, 1000)

@@ -794,6 +794,7 @@ def test_an_empty_reply_has_no_content_block() -> None:
         ("overloaded", 529, "overloaded_error"),
         ("engine", 500, "api_error"),
         ("timeout", 504, "timeout_error"),
+        ("no_model", 404, "not_found_error"),
         ("internal", 500, "api_error"),
     ],
 )

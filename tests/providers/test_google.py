@@ -776,6 +776,7 @@ def test_every_finish_reason_has_its_word(finish: str, reason: str) -> None:
         ("overloaded", 503, "UNAVAILABLE"),
         ("engine", 500, "INTERNAL"),
         ("timeout", 504, "DEADLINE_EXCEEDED"),
+        ("no_model", 404, "NOT_FOUND"),
         ("internal", 500, "INTERNAL"),
     ],
 )

@@ -697,6 +697,7 @@ def test_P137_a_keepalive_is_a_comment_and_no_event() -> None:
         ("overloaded", None, 503, "server_error", None),
         ("engine", None, 502, "server_error", None),
         ("timeout", None, 504, "server_error", None),
+        ("no_model", None, 404, "invalid_request_error", "model_not_found"),
         ("internal", None, 500, "server_error", None),
     ],
 )

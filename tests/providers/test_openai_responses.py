@@ -804,6 +804,7 @@ def test_P137_a_keepalive_is_a_comment_and_no_event() -> None:
         (CallError("timeout", "slow"), "server_error"),
         (CallError("context_overflow", "too long"), "context_length_exceeded"),
         (CallError("invalid_request", "no"), "invalid_prompt"),
+        (CallError("no_model", "gone"), "invalid_prompt"),
     ],
 )
 def test_P074_P075_a_call_that_fails_late_is_a_whole_stream_that_ends_in_failed(error: CallError, code: str) -> None:

@@ -165,6 +165,7 @@ async def test_a_failing_engine_is_the_providers_5xx_and_the_next_call_works(
         first, second = on.calls()
         assert first.error and (first.error.fault, first.error.kind, first.error.status) == ("engine", "engine", status)
         assert what in first.error.what
+        assert str(on.fake.port) not in str(failed.json)
         assert first.response is None
         assert (first.checks.valid, first.checks.invalid_reason) == (False, "the engine gave no answer")
         # The client was told, so the error was delivered.
@@ -177,7 +178,8 @@ async def test_a_failing_engine_is_the_providers_5xx_and_the_next_call_works(
     [
         (Reply(status=413, error="too much"), "too_large", "client", 413),
         (Reply(status=400, error="messages: what?"), "invalid_request", "client", 400),
-        (Reply(status=404, error="no such model"), "engine", "engine", 502),
+        (Reply(status=404, error="no such model"), "no_model", "engine", 404),
+        (Reply(status=401, error="who?"), "no_model", "engine", 404),
     ],
     ids=lambda value: value.status if isinstance(value, Reply) else None,
 )
@@ -214,7 +216,10 @@ async def test_an_engine_that_stops_listening_and_comes_back_costs_only_the_call
         await on.fake.stop()
         gone = await on.post(ask)
         assert (gone.status, error_type(gone.json)) == engine_error(ask.provider)
-        assert on.fake.url in gone.json["error"]["message"]
+        # Where the engine is, is the operator's to know: it is on the record, and in no answer.
+        assert gone.json["error"]["message"] == "the engine gave no answer"
+        error = on.calls()[-1].error
+        assert error and error.what.startswith(f"{on.fake.url}/v1/chat/completions gave no answer: ")
         await on.fake.start()
         assert (await on.post(ask)).status == 200
         assert [call.error and call.error.fault for call in on.calls()] == [None, "engine", None]
