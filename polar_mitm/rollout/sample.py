@@ -24,7 +24,7 @@ from polar_mitm.proxy.sessions import Session, Step
 from polar_mitm.rollout.outcome import Outcome, calls_of
 from polar_mitm.sandboxes.base import Exit, Layout, RunSpec, Sandbox, SandboxError
 from polar_mitm.sandboxes.bridge import UnixBridge
-from polar_mitm.tasks.evaluators import evaluate
+from polar_mitm.tasks.evaluators import Finished
 from polar_mitm.tasks.scenario import Scenario
 from polar_mitm.tasks.workspace import Workspace
 
@@ -122,15 +122,16 @@ async def _grade(job: Job, session: Session, folder: SessionFolder, workspace: W
         )
     record = session.log.session
     if status != "error":
-        evaluation = await evaluate(
-            job.scenario.evaluator,
+        finished = Finished(
             sandbox=job.sandbox,
             session_id=session.id,
             workspace=workspace.path,
             answer=folder.answer,
             exit_code=ended.code,
             valid_calls=sum(call.checks.valid for call in calls),
+            task_folder=job.scenario.path.parent,
         )
+        evaluation = await job.scenario.evaluator.evaluate(finished)
         record.reward, record.rewards, record.evaluation_error = evaluation.reward, evaluation.rewards, evaluation.error
         (folder.path / "evaluator.txt").write_text(evaluation.output)
     session.log.close(status, reason=reason, exit_code=ended.code)

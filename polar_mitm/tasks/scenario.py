@@ -5,10 +5,11 @@ Whether the harness is installed or the sandbox works here is asked later, by wh
 """
 
 import difflib
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from io import StringIO
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     BaseModel,
@@ -29,6 +30,7 @@ from typing_extensions import TypedDict
 from polar_mitm.harnesses import HARNESSES
 from polar_mitm.harnesses.actions import Action, EditFile, ListFolder, ReadFile, Shell, WriteFile
 from polar_mitm.sandboxes import SANDBOXES
+from polar_mitm.tasks.evaluators import EVALUATORS, Evaluator
 
 type Text = Annotated[str, StringConstraints(min_length=1, pattern=r"\S")]
 
@@ -126,26 +128,6 @@ class Step(_Part):
                 "step", "expected one of shell, list, read, write, edit, or `tool: NAME` with `arguments`"
             )
         return self
-
-
-class CommandEvaluator(_Part):
-    """Graded by a command in the workspace: exit code 0 is 1.0, any other 0.0. See `evaluators.command`."""
-
-    type: Literal["command"]
-    run: Text
-    """Text for `sh -c`."""
-    timeout_s: Annotated[float, Field(gt=0)] = 60
-
-
-class SessionCompletedEvaluator(_Part):
-    """1.0 when the harness ended well after at least one valid call. See `evaluators.session_completed`."""
-
-    type: Literal["session_completed"]
-
-
-EVALUATORS = ("command", "session_completed")
-
-type Evaluator = Annotated[CommandEvaluator | SessionCompletedEvaluator, Field(discriminator="type")]
 
 
 class Scenario(_Part):
@@ -323,7 +305,7 @@ def _location(document: CommentedMap, details: ErrorDetails) -> tuple[int | str,
             return ("instruction_file" if "instruction_file" in document else "instruction",)
         case {"type": "union_tag_not_found" | "union_tag_invalid", "loc": loc}:
             return (*loc, "type")
-        case {"loc": ("evaluator", "command" | "session_completed", *rest)}:
+        case {"loc": ("evaluator", str(kind), *rest)} if kind in EVALUATORS:
             return ("evaluator", *rest)
     return details["loc"]
 
@@ -365,7 +347,8 @@ def _expected(details: ErrorDetails, location: Sequence[int | str]) -> str:
         case "union_tag_invalid":
             return f"expected one of {_names(EVALUATORS)}; got {context['tag']!r}"
         case "literal_error":
-            return f"expected one of {_names(_choices(location))}; got {_shown(got)}"
+            choices = re.findall(r"'([^']*)'", context["expected"])
+            return f"expected one of {_names(choices)}; got {_shown(got)}"
         case "string_type":
             return f"expected text; got {_shown(got)}"
         case "string_too_short" | "string_pattern_mismatch" if location[-1] == "name":
@@ -400,17 +383,13 @@ def _siblings(location: Sequence[int | str]) -> tuple[str, ...]:
         case ("sampling",):
             return tuple(Sampling.__annotations__)
         case ("evaluator",):
-            return tuple({**CommandEvaluator.model_fields, **SessionCompletedEvaluator.model_fields})
+            return tuple({name: None for fields in EVALUATORS.values() for name in fields.model_fields})
         case ("script", int()):
             return tuple(Step.model_fields)
         case ("script", int(), "write" | "edit" as action):
             return tuple((Write if action == "write" else Edit).model_fields)
         case _:
             return ()
-
-
-def _choices(location: Sequence[int | str]) -> tuple[str, ...]:
-    return get_args(Scenario.model_fields[str(location[-1])].annotation)
 
 
 def _unknown(name: str, known: Sequence[str]) -> str:
@@ -454,6 +433,8 @@ def _check_files(scenario: Scenario, document: CommentedMap) -> None:
 
     if scenario.start_folder is not None and not scenario.start_folder.is_dir():
         raise fail("workspace", f"expected a folder; {scenario.start_folder} is none")
+    for field, expected in scenario.evaluator.problems(scenario.path.parent):
+        raise ScenarioError(scenario.path, _line(document, ("evaluator", field)), f"evaluator.{field}", expected)
     if scenario.instruction_file is None:
         return
     try:

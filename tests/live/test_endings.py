@@ -136,7 +136,7 @@ def test_a_bad_scenario_is_an_exit_2_with_file_line_field_and_what_was_expected(
     scenario.write_text("name: bad\ninstruction: x\nevaluator:\n  type: judge\n")
     ended = run("run-task", scenario)
     assert ended.returncode == 2
-    assert f"{scenario}:4: evaluator.type: expected one of command, session_completed" in ended.stderr
+    assert f"{scenario}:4: evaluator.type: expected one of command, session_completed," in ended.stderr
 
 
 async def test_the_demo_prints_a_row_a_sample_and_where_to_look(engine_url: str, tmp_path: Path) -> None:

@@ -1,12 +1,15 @@
 """Evaluators: rewards, and the difference between a bad outcome and an evaluation that failed."""
 
+import os
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
 from polar_mitm.sandboxes import SANDBOXES
-from polar_mitm.tasks.evaluators import Evaluation, evaluate
-from polar_mitm.tasks.scenario import CommandEvaluator, SessionCompletedEvaluator, bundled, load
+from polar_mitm.tasks.evaluators import Answer, Command, Evaluation, Finished, Python, SessionCompleted
+from polar_mitm.tasks.evaluators.base import EvaluatorFields
+from polar_mitm.tasks.scenario import ScenarioError, bundled, load
 from tests.needs import need
 
 
@@ -25,7 +28,7 @@ def workspace(tmp_path: Path) -> Path:
 
 
 async def judge(
-    evaluator: CommandEvaluator | SessionCompletedEvaluator,
+    evaluator: EvaluatorFields,
     workspace: Path,
     *,
     sandbox: str = "host",
@@ -35,19 +38,20 @@ async def judge(
 ) -> Evaluation:
     answer_file = workspace.parent / "answer.txt"
     answer_file.write_text(answer)
-    return await evaluate(
-        evaluator,
+    finished = Finished(
         sandbox=SANDBOXES[sandbox],
         session_id="ses_test",
         workspace=workspace,
         answer=answer_file,
         exit_code=exit_code,
         valid_calls=valid_calls,
+        task_folder=workspace.parent,
     )
+    return await evaluator.evaluate(finished)
 
 
-def command(run: str, timeout_s: float = 20) -> CommandEvaluator:
-    return CommandEvaluator(type="command", run=run, timeout_s=timeout_s)
+def command(run: str, timeout_s: float = 20) -> Command:
+    return Command(type="command", run=run, timeout_s=timeout_s)
 
 
 async def test_exit_zero_is_one_and_the_output_is_kept(workspace: Path, sandbox_name: str) -> None:
@@ -116,7 +120,7 @@ async def test_session_completed_needs_a_good_end_and_a_valid_call(
     workspace: Path, exit_code: int | None, valid_calls: int, reward: float
 ) -> None:
     evaluation = await judge(
-        SessionCompletedEvaluator(type="session_completed"),
+        SessionCompleted(type="session_completed"),
         workspace,
         exit_code=exit_code,
         valid_calls=valid_calls,
@@ -140,3 +144,131 @@ async def test_the_write_file_scenario_rewards_the_word_and_nothing_else(
         (workspace / "out.txt").write_text(content)
     evaluator = load(bundled("write_file")).evaluator
     assert (await judge(evaluator, workspace)).reward == reward
+
+
+async def test_the_program_works_on_a_copy_and_never_waits_for_a_pipe(workspace: Path, sandbox_name: str) -> None:
+    (workspace / "out.txt").write_text("made\n")
+    (workspace / "link").symlink_to("out.txt")
+    os.mkfifo(workspace / "pipe")
+    judged = await judge(command("cat link && rm out.txt && test ! -e pipe"), workspace, sandbox=sandbox_name)
+    assert judged == Evaluation(1.0, {"command": 1.0}, None, "made\n")
+    assert (workspace / "out.txt").read_text() == "made\n"
+
+
+@pytest.mark.parametrize(
+    ("match", "expected", "answer", "reward"),
+    [
+        ("exact", "Paris", "  Paris\n", 1.0),
+        ("exact", "Paris", "Paris.", 0.0),
+        ("regex", r"(?i)\bparis\b", "It is PARIS, I think", 1.0),
+        ("regex", r"^Paris$", "It is Paris", 0.0),
+        ("number", "1234.5", "First 7, then 1,234.5.", 1.0),
+        ("number", "-2e3", "so -2000", 1.0),
+        ("number", "3", "three", 0.0),
+        ("number", "3", "3 or 4", 0.0),
+        ("number", "0.3333333", "1/3 = 0.33333333", 1.0),
+        ("number", ".5", "0.5", 1.0),
+        ("number", "4", "from 3-4", 1.0),
+    ],
+)
+async def test_an_answer_is_held_against_the_expected_one(
+    workspace: Path, match: Literal["exact", "regex", "number"], expected: str, answer: str, reward: float
+) -> None:
+    evaluator = Answer(type="answer", expected=expected, match=match)
+    assert await judge(evaluator, workspace, answer=answer) == Evaluation(reward, {"answer": reward}, None, "")
+
+
+CHECKS = """
+import math, os
+
+def of_file(session):
+    print("looking")
+    return float(open("out.txt").read())
+
+def named(session):
+    return {"fast": 0.5, "right": 1, "length": len(session["answer"])}
+
+def chosen(session):
+    return {"reward": 0.25, "other": 9}
+
+def broken(session):
+    raise ValueError("no such thing")
+
+def gone(session):
+    os._exit(0)
+
+def infinite(session):
+    return math.inf
+
+def nothing(session):
+    return None
+
+def words(session):
+    return {"reward": 1.0, "why": "it is good"}
+
+def spoof(session):
+    print(session["session"] + ":99")
+    return 0.5
+"""
+
+
+def python(name: str) -> Python:
+    return Python(type="python", function=f"checks.py:{name}")
+
+
+@pytest.mark.parametrize(
+    ("name", "rewards"),
+    [
+        ("of_file", {"reward": 0.75, "python": 0.75}),
+        ("named", {"reward": 1.5, "fast": 0.5, "right": 1.0, "length": 3.0}),
+        ("chosen", {"reward": 0.25, "other": 9.0}),
+        ("spoof", {"reward": 0.5, "python": 0.5}),
+    ],
+)
+async def test_a_function_gives_one_reward_or_several(
+    workspace: Path, sandbox_name: str, name: str, rewards: dict[str, float]
+) -> None:
+    (workspace.parent / "checks.py").write_text(CHECKS)
+    (workspace / "out.txt").write_text("0.75")
+    judged = await judge(python(name), workspace, sandbox=sandbox_name, answer="yes")
+    assert (judged.error, judged.reward, judged.rewards) == (None, rewards["reward"], rewards)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("broken", "ValueError: no such thing"),
+        ("gone", "ended its process"),
+        ("infinite", "no finite reward"),
+        ("nothing", "no finite reward"),
+        ("words", "no finite reward"),
+        ("missing", "AttributeError"),
+    ],
+)
+async def test_a_function_that_gives_no_number_is_an_error_without_a_reward(
+    workspace: Path, name: str, said: str
+) -> None:
+    (workspace.parent / "checks.py").write_text(CHECKS)
+    judged = await judge(python(name), workspace)
+    assert (judged.reward, judged.rewards) == (None, {})
+    assert judged.error is not None
+    assert said in judged.error
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ("{type: answer, expected: '(', match: regex}", "evaluator.expected: expected a regular expression"),
+        ("{type: answer, expected: three, match: number}", "evaluator.expected: expected a number; got 'three'"),
+        ("{type: answer, expected: x, match: fuzzy}", "evaluator.match: expected one of exact, regex, number"),
+        ("{type: python, function: 'checks.py:grade'}", "evaluator.function: expected FILE.py:NAME or MODULE:NAME"),
+        ("{type: python, function: 'no.such.module:grade'}", "there is no no.such.module"),
+    ],
+)
+def test_a_bad_evaluator_is_told_when_the_scenario_is_loaded(tmp_path: Path, fields: str, said: str) -> None:
+    file = tmp_path / "task.yaml"
+    file.write_text(f"instruction: x\nevaluator: {fields}\n")
+    with pytest.raises(ScenarioError) as caught:
+        load(file)
+    assert f"{file}:2: " in str(caught.value)
+    assert said in str(caught.value)

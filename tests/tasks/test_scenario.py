@@ -6,10 +6,9 @@ import pytest
 
 from polar_mitm.harnesses import HARNESSES
 from polar_mitm.harnesses.actions import Action, EditFile, ListFolder, ReadFile, Shell, WriteFile
+from polar_mitm.tasks.evaluators import Command, SessionCompleted
 from polar_mitm.tasks.scenario import (
-    CommandEvaluator,
     ScenarioError,
-    SessionCompletedEvaluator,
     Step,
     bundled,
     load,
@@ -30,7 +29,7 @@ def test_the_smallest_scenario_gets_the_defaults(file: Path) -> None:
     assert (scenario.harness, scenario.sandbox, scenario.intercept) == ("pi", "bwrap", "base-url")
     assert (scenario.samples, scenario.timeout_s, scenario.model) == (1, 600, "smollm2")
     assert scenario.instruction_text == "Say hi."
-    assert scenario.evaluator == SessionCompletedEvaluator(type="session_completed")
+    assert scenario.evaluator == SessionCompleted(type="session_completed")
     assert (scenario.sampling, scenario.script, scenario.files, scenario.start_folder) == ({}, [], {}, None)
     assert scenario.path == file
 
@@ -76,7 +75,7 @@ script:
     }
     assert scenario.start_folder == file.parent / "start"
     assert scenario.files == {"a/b.txt": "text\n"}
-    assert scenario.evaluator == CommandEvaluator(type="command", run="true", timeout_s=5)
+    assert scenario.evaluator == Command(type="command", run="true", timeout_s=5)
     assert scenario.script == [Step(shell="echo hi"), Step(tool="read", arguments={"path": "a", "limit": 3})]
 
 
@@ -107,7 +106,7 @@ def test_a_step_of_a_script_is_an_action_or_a_tool(step: str, action: Action | N
 def test_the_scenarios_that_come_with_polar_load_for_every_harness(name: str, harness: str) -> None:
     scenario = load(bundled(name), {"harness": harness})
     assert scenario.name == name
-    assert isinstance(scenario.evaluator, CommandEvaluator)
+    assert isinstance(scenario.evaluator, Command)
 
 
 def test_an_unknown_bundled_scenario_is_an_error_that_names_it() -> None:
@@ -134,11 +133,11 @@ BAD = {
     ),
     "unknown evaluator": (
         "instruction: hi\nevaluator:\n  run: x\n  type: comand\n",
-        ":4: evaluator.type: expected one of command, session_completed; got 'comand'",
+        ":4: evaluator.type: expected one of command, session_completed, python, answer; got 'comand'",
     ),
     "evaluator without type": (
         "instruction: hi\nevaluator:\n  run: x\n",
-        ":2: evaluator.type: expected one of command, session_completed, but it is not there",
+        ":2: evaluator.type: expected one of command, session_completed, python, answer, but it is not there",
     ),
     "no evaluator": ("instruction: hi\n", ":1: evaluator: expected, but it is not there"),
     "evaluator without command": (

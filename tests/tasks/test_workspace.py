@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from polar_mitm.tasks.scenario import Scenario, SessionCompletedEvaluator
+from polar_mitm.tasks.evaluators import SessionCompleted
+from polar_mitm.tasks.scenario import Scenario
 from polar_mitm.tasks.workspace import Workspace, WorkspaceError
 
 
@@ -33,7 +34,7 @@ def scenario(start: Path, **fields: object) -> Scenario:
             "name": "x",
             "instruction": "hi",
             "workspace": start.name,
-            "evaluator": SessionCompletedEvaluator(type="session_completed"),
+            "evaluator": SessionCompleted(type="session_completed"),
             **fields,
         }
     )

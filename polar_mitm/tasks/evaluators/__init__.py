@@ -1,32 +1,25 @@
-"""Evaluators: each turns a finished session into rewards. One file an evaluator; adding one is a file and a case here.
+"""Evaluators: each turns a finished session into rewards. One file an evaluator; adding one is a file and a line here.
 
-The fields of each are in `polar_mitm.tasks.scenario`.
+A file holds the fields of the scenario's `evaluator` mapping and what is done with them.
 """
 
-from pathlib import Path
+from typing import Annotated
 
-from polar_mitm.sandboxes import Sandbox
-from polar_mitm.tasks.evaluators import command, session_completed
-from polar_mitm.tasks.evaluators.base import Evaluation, Finished
-from polar_mitm.tasks.scenario import CommandEvaluator, Evaluator, SessionCompletedEvaluator
+from pydantic import Field
 
-__all__ = ["Evaluation", "Finished", "evaluate"]
+from polar_mitm.tasks.evaluators.answer import Answer
+from polar_mitm.tasks.evaluators.base import Evaluation, EvaluatorFields, Finished
+from polar_mitm.tasks.evaluators.command import Command
+from polar_mitm.tasks.evaluators.python import Python
+from polar_mitm.tasks.evaluators.session_completed import SessionCompleted
 
+__all__ = ["EVALUATORS", "Answer", "Command", "Evaluation", "Evaluator", "Finished", "Python", "SessionCompleted"]
 
-async def evaluate(
-    evaluator: Evaluator,
-    *,
-    sandbox: Sandbox,
-    session_id: str,
-    workspace: Path,
-    answer: Path,
-    exit_code: int | None,
-    valid_calls: int,
-) -> Evaluation:
-    """Grade a finished session, given as the fields of `Finished`. An evaluation that fails is returned, not raised."""
-    finished = Finished(session_id, sandbox, workspace, answer, exit_code, valid_calls)
-    match evaluator:
-        case CommandEvaluator(run=run, timeout_s=timeout_s):
-            return await command.evaluate(run, timeout_s, finished)
-        case SessionCompletedEvaluator():
-            return session_completed.evaluate(finished)
+type Evaluator = Annotated[Command | SessionCompleted | Python | Answer, Field(discriminator="type")]
+
+EVALUATORS: dict[str, type[EvaluatorFields]] = {
+    "command": Command,
+    "session_completed": SessionCompleted,
+    "python": Python,
+    "answer": Answer,
+}

@@ -1,7 +1,11 @@
 """What an evaluator gets and what it gives. It grades an outcome; it never changes the session."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Self
+
+from pydantic import BaseModel, ConfigDict
 
 from polar_mitm.sandboxes import Sandbox
 
@@ -19,6 +23,8 @@ class Finished:
     exit_code: int | None
     """The harness's; None when it was killed."""
     valid_calls: int
+    task_folder: Path
+    """What the paths in an evaluator's fields are relative to: the scenario's folder."""
 
 
 @dataclass(slots=True)
@@ -33,9 +39,25 @@ class Evaluation:
     """What the evaluator printed."""
 
     @classmethod
-    def of(cls, name: str, reward: float, output: str = "") -> "Evaluation":
+    def of(cls, name: str, reward: float, output: str = "") -> Self:
         return cls(reward, {name: reward}, None, output)
 
     @classmethod
-    def failed(cls, error: str, output: str = "") -> "Evaluation":
+    def failed(cls, error: str, output: str = "") -> Self:
         return cls(None, {}, error, output)
+
+
+class EvaluatorFields(BaseModel):
+    """The `evaluator` mapping of a scenario; the subclass of each kind has its fields and does its work."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+
+    type: str
+
+    async def evaluate(self, finished: Finished) -> Evaluation:
+        """Grade. What goes wrong on the way is a failed evaluation, not an exception."""
+        raise NotImplementedError
+
+    def problems(self, task_folder: Path) -> Sequence[tuple[str, str]]:
+        """Fields that name what is not there, each with what was expected; asked when the scenario is loaded."""
+        return ()
