@@ -1,36 +1,77 @@
-"""`polar calls PATH`: what was captured, a row a call."""
+"""`polar calls DIR`: what was captured, a row a call; `--call` shows one of them, token by token."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from polar_mitm.capture.find import find_calls
 from polar_mitm.capture.reader import read_calls
+from polar_mitm.capture.record import Call
+from polar_mitm.capture.session import SessionFolder
+from polar_mitm.cli.one_call import call_json, show_call
 from polar_mitm.cli.shell import BAD_USAGE, JsonFlag, err, exit_codes, out, print_json, tell
 from polar_mitm.cli.tables import call_row, calls_table, not_carried
+from polar_mitm.cli.vocabularies import EngineUrl, Tokenizer, vocabulary_for
 
-Captures = Annotated[
-    Path, typer.Argument(help="A calls.jsonl, its session's folder, or a folder of sessions.", exists=True)
-]
+Sessions = Annotated[Path, typer.Argument(help="A session's folder, or a folder of them.", exists=True)]
 
 
-def calls(path: Captures, json: JsonFlag = False) -> None:
-    """Show what was captured: a row a call."""
+def calls(
+    folder: Sessions,
+    call: Annotated[str | None, typer.Option(help="Show this call: its number in the table, or its id.")] = None,
+    tokens: Annotated[bool, typer.Option("--tokens", help="With --call: a row a token.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="With --call: leave nothing out.")] = False,
+    tokenizer: Tokenizer = None,
+    engine_url: EngineUrl = None,
+    json: JsonFlag = False,
+) -> None:
+    """Show what was captured: a row a call, or one call token by token."""
     with exit_codes():
-        captured = {
-            file.parent if file.name == "calls.jsonl" else file: [call_row(call) for call in read_calls(file)]
-            for file in find_calls(path)
-        }
-    if not captured:
-        tell(err, f"polar: no calls.jsonl under {path}", style="red")
+        captured = {path: list(read_calls(SessionFolder(path).calls)) for path in session_paths(folder)}
+        if call is None:
+            _table(captured, json=json)
+            return
+        chosen, place = _find(captured, call)
+        known = vocabulary_for([chosen], tokenizer, engine_url)
+        if json:
+            print_json(call_json(chosen, known))
+        else:
+            show_call(out, chosen, place, known, full=full, tokens=tokens)
+
+
+def session_paths(folder: Path) -> list[Path]:
+    """The sessions' folders at and below this one. Exits when there are none."""
+    paths = [path.parent for path in sorted(folder.rglob("calls.jsonl"))]
+    if not paths:
+        tell(err, f"polar: no calls.jsonl under {folder}", style="red")
         raise typer.Exit(BAD_USAGE)
+    return paths
+
+
+def _table(captured: Mapping[Path, Sequence[Call]], *, json: bool) -> None:
+    rows_of = {path: [call_row(call) for call in calls] for path, calls in captured.items()}
     if json:
-        print_json({str(folder): rows for folder, rows in captured.items()})
+        print_json({str(path): rows for path, rows in rows_of.items()})
         return
-    for folder, rows in captured.items():
-        tell(out, f"{folder}", style="bold")
+    for path, rows in rows_of.items():
+        tell(out, f"{path}", style="bold")
         out.print(calls_table(rows))
         if lost := not_carried(rows):
-            what = ", ".join(f"{field} x{count}" for field, count in lost.items())
-            out.print(f"the model was not given: {what}", markup=False, highlight=False)
+            tell(out, "the model was not given: " + ", ".join(f"{field} x{count}" for field, count in lost.items()))
+
+
+def _find(captured: Mapping[Path, Sequence[Call]], name: str) -> tuple[Call, str]:
+    """The call of this number or id, and which of its session's it is. BadParameter when there is not just one."""
+    found = [
+        (call, f"call {number} of {len(calls)}")
+        for calls in captured.values()
+        for number, call in enumerate(calls, 1)
+        if name in (str(number), call.identity.call_id)
+    ]
+    if not found:
+        raise typer.BadParameter(f"no call has the number or id {name!r}", param_hint="--call")
+    if len(found) > 1:
+        what = f"{len(found)} sessions here have a call {name}: name one session's folder, or the call's id"
+        raise typer.BadParameter(what, param_hint="--call")
+    return found[0]

@@ -7,7 +7,7 @@ import typer
 
 from polar_mitm.cli.shell import FAILED, JsonFlag, Steps, default_engine_url, out, print_json, run_async, tell
 from polar_mitm.cli.summary import Tally, summary_rows, summary_table
-from polar_mitm.cli.tables import outcome_rows, outcomes_table, shown
+from polar_mitm.cli.tables import outcome_lines, outcome_rows, outcomes_table
 from polar_mitm.rollout.engines import engine_for
 from polar_mitm.rollout.outcome import Outcome
 from polar_mitm.rollout.run import run_tasks
@@ -83,8 +83,8 @@ def run(
     else:
         if len(rows) == 1 and len(outcomes) <= MOST_ROWS:
             out.print(outcomes_table(outcomes))
-            for outcome in outcomes:
-                tell(out, f"{outcome.session.sample:6}  {shown(outcome.folder)}")
+            for line in outcome_lines(outcomes):
+                tell(out, line)
         else:
             out.print(summary_table(rows))
     if any(outcome.session.status != "completed" for outcome in outcomes):

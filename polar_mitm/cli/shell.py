@@ -24,6 +24,7 @@ from polar_mitm.proxy.master import ProxyFailed
 from polar_mitm.rollout.resume import RunBusy
 from polar_mitm.rollout.run import NotReady
 from polar_mitm.tasks.scenario import ScenarioError
+from polar_mitm.tokens.vocabulary import VocabularyError
 
 FAILED = 1
 """The work failed. An evaluator's 0.0 is not a failure."""
@@ -36,6 +37,7 @@ EXIT_CODES: dict[type[Exception], int] = {
     ScenarioError: BAD_USAGE,
     CallFileError: FAILED,
     SessionFileError: BAD_USAGE,
+    VocabularyError: BAD_USAGE,
     EngineNotReady: NOT_READY,
     EngineFailed: NOT_READY,
     EngineInstallFailed: NOT_READY,

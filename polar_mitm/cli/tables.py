@@ -14,14 +14,13 @@ from polar_mitm.rollout.outcome import Outcome, mean_logprob
 
 
 def outcomes_table(outcomes: Iterable[Outcome]) -> Table:
-    """A row a sample: calls, prompt and response tokens, mean logprob, finish reasons, reward, seconds.
+    """A row a sample: calls, prompt and response tokens, mean logprob, reward, seconds.
 
-    The folders follow as lines of their own: a terminal of 80 columns has no room for them.
+    `outcome_lines` follow it: a terminal of 80 columns has no room for folders and finish reasons.
     """
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("sample", "status", "calls", "prompt", "response", "logprob", "reward", "seconds"):
         table.add_column(name, justify="left" if name == "status" else "right", no_wrap=True)
-    table.add_column("finish")
     for row in outcome_rows(outcomes):
         table.add_row(
             str(row["sample"]),
@@ -32,9 +31,17 @@ def outcomes_table(outcomes: Iterable[Outcome]) -> Table:
             _number(row["mean_logprob"]),
             _number(row["reward"]),
             f"{row['seconds']:.1f}",
-            ", ".join(f"{count} {reason}" for reason, count in row["finish_reasons"].items()),
         )
     return table
+
+
+def outcome_lines(outcomes: Iterable[Outcome]) -> list[str]:
+    """A line a sample: where it lies, and how its calls finished."""
+    lines = []
+    for row in outcome_rows(outcomes):
+        finished = ", ".join(f"{count} {reason}" for reason, count in row["finish_reasons"].items())
+        lines.append(f"{row['sample']:6}  {row['folder']}  {finished}")
+    return lines
 
 
 def outcome_rows(outcomes: Iterable[Outcome]) -> list[dict[str, Any]]:
@@ -72,7 +79,7 @@ def calls_table(rows: Iterable[dict[str, Any]]) -> Table:
             str(row["prompt_tokens"]),
             str(row["response_tokens"]),
             _number(row["mean_logprob"]),
-            row["finish_reason"] or "-",
+            Text(printable(row["finish_reason"] or "-")),
             "yes" if row["valid"] else "[yellow]no[/]",
             str(len(row["not_carried"])),
             f"{row['seconds']:.1f}",

@@ -18,8 +18,10 @@ class VocabularyError(Exception):
 
 
 class Vocabulary(Protocol):
-    source: str
-    """Where it comes from, for a person."""
+    @property
+    def source(self) -> str:
+        """Where it comes from, for a person."""
+        ...
 
     def bytes_of(self, token_id: int) -> bytes | None:
         """What the token adds to the text, in UTF-8, which may be part of a character. None: it has no such token."""

@@ -66,6 +66,7 @@ class FakeVllm:
         app.router.add_get("/health", self._health)
         app.router.add_post("/v1/chat/completions", self._chat)
         app.router.add_post("/tokenize", self._tokenize)
+        app.router.add_post("/detokenize", self._detokenize)
         self._runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=0.1)
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", self.port)
@@ -85,6 +86,10 @@ class FakeVllm:
     async def _tokenize(self, request: web.Request) -> web.Response:
         prompt = _prompt_ids(await request.json())
         return web.json_response({"count": len(prompt), "max_model_len": self.max_model_len, "tokens": prompt})
+
+    async def _detokenize(self, request: web.Request) -> web.Response:
+        tokens = (await request.json())["tokens"]
+        return web.json_response({"prompt": bytes(token - 10 for token in tokens).decode(errors="replace")})
 
     async def _chat(self, request: web.Request) -> web.Response:
         body = await request.json()
