@@ -1,4 +1,4 @@
-"""`polar calls DIR`: what was captured, a row a call; `--call` shows one of them, token by token."""
+"""`polar calls PATH`: what was captured, a row a call; `--call` shows one of them, token by token."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -6,19 +6,21 @@ from typing import Annotated
 
 import typer
 
+from polar_mitm.capture.find import find_calls
 from polar_mitm.capture.reader import read_calls
 from polar_mitm.capture.record import Call
-from polar_mitm.capture.session import SessionFolder
 from polar_mitm.cli.one_call import call_json, show_call
 from polar_mitm.cli.shell import BAD_USAGE, JsonFlag, err, exit_codes, out, print_json, tell
 from polar_mitm.cli.tables import call_row, calls_table, not_carried
 from polar_mitm.cli.vocabularies import EngineUrl, Tokenizer, vocabulary_for
 
-Sessions = Annotated[Path, typer.Argument(help="A session's folder, or a folder of them.", exists=True)]
+Captures = Annotated[
+    Path, typer.Argument(help="A calls.jsonl, its session's folder, or a folder of sessions.", exists=True)
+]
 
 
 def calls(
-    folder: Sessions,
+    path: Captures,
     call: Annotated[str | None, typer.Option(help="Show this call: its number in the table, or its id.")] = None,
     tokens: Annotated[bool, typer.Option("--tokens", help="With --call: a row a token.")] = False,
     full: Annotated[bool, typer.Option("--full", help="With --call: leave nothing out.")] = False,
@@ -28,7 +30,7 @@ def calls(
 ) -> None:
     """Show what was captured: a row a call, or one call token by token."""
     with exit_codes():
-        captured = {path: list(read_calls(SessionFolder(path).calls)) for path in session_paths(folder)}
+        captured = {shown_as(file): list(read_calls(file)) for file in captures(path)}
         if call is None:
             _table(captured, json=json)
             return
@@ -40,13 +42,18 @@ def calls(
             show_call(out, chosen, place, known, full=full, tokens=tokens)
 
 
-def session_paths(folder: Path) -> list[Path]:
-    """The sessions' folders at and below this one. Exits when there are none."""
-    paths = [path.parent for path in sorted(folder.rglob("calls.jsonl"))]
-    if not paths:
-        tell(err, f"polar: no calls.jsonl under {folder}", style="red")
+def captures(path: Path) -> list[Path]:
+    """The calls.jsonl of the sessions at and below this path. Exits when there are none."""
+    files = list(find_calls(path))
+    if not files:
+        tell(err, f"polar: no calls.jsonl under {path}", style="red")
         raise typer.Exit(BAD_USAGE)
-    return paths
+    return files
+
+
+def shown_as(file: Path) -> Path:
+    """A session's file by its folder; a copy elsewhere by its own name."""
+    return file.parent if file.name == "calls.jsonl" else file
 
 
 def _table(captured: Mapping[Path, Sequence[Call]], *, json: bool) -> None:

@@ -23,7 +23,7 @@ SHOWN = 400
 def show_call(console: Console, call: Call, place: str, known: Known, *, full: bool, tokens: bool) -> None:
     """Print it. `place` says which of the session's calls it is; `full` leaves nothing out."""
     for title, body in _parts(call, place, known, full=full, tokens=tokens):
-        console.print(Text(title, style="bold"), soft_wrap=True)
+        console.print(Text(visible(title), style="bold"), soft_wrap=True)
         console.print(body, soft_wrap=isinstance(body, Text))
         console.print()
     if call.response and not tokens:
