@@ -25,7 +25,7 @@ async def test_the_engine_decodes_each_token_and_parts_of_characters_stay_unknow
 
 
 async def test_an_engine_that_does_not_answer_is_told() -> None:
-    with pytest.raises(NoVocabulary, match="127.0.0.1"):
+    with pytest.raises(NoVocabulary, match=r"127\.0\.0\.1"):
         await ask_vocabulary(f"http://127.0.0.1:{free_port()}", "fake", [11])
 
 
