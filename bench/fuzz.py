@@ -28,6 +28,7 @@ from yarl import URL
 from bench.malformed import Case, cases
 from bench.report import show
 from polar_mitm.chat import CallError, ChatReply, Json, ToolCall, Usage, message_wire, tool_wire
+from polar_mitm.json_text import dumps
 from polar_mitm.providers import Provider, Request, Route, anthropic, google, recognise, speaker
 from polar_mitm.providers.base import ModelCard
 from polar_mitm.proxy.body import LARGEST_BODY, read_object
@@ -111,8 +112,8 @@ def tried(case: Case) -> tuple[int, str]:
         answer = answered(case, *found)
     except CallError as error:
         status, body = provider.error(error)
-        return status, refusal_defect(provider, status, orjson.dumps(body))
-    orjson.dumps(answer)
+        return status, refusal_defect(provider, status, dumps(body))
+    dumps(answer)
     return 200, ""
 
 
@@ -124,8 +125,8 @@ def answered(case: Case, provider: Provider, route: Route) -> Json | None:
         return provider.models(route, CARDS)
     _, body = read_object(case.content, case.request.headers.get("content-encoding", ""), limit=LARGEST_BODY)
     ask = provider.parse(case.request, route, body)
-    orjson.dumps([message_wire(message) for message in ask.chat.messages])
-    orjson.dumps([tool_wire(tool) for tool in ask.chat.tools])
+    dumps([message_wire(message) for message in ask.chat.messages])
+    dumps([tool_wire(tool) for tool in ask.chat.tools])
     if route.action == "count":
         return provider.count(ask, 42)
     if ask.stream:

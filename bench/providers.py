@@ -20,6 +20,7 @@ import orjson
 from bench.report import machine, markdown, show, write_section
 from bench.shapes import SHAPES, Shape, reply
 from polar_mitm.chat import ChatReply, Json
+from polar_mitm.json_text import dumps, loads
 from polar_mitm.providers import Ask
 
 SIZES = {"10 kB": 10_000, "100 kB": 100_000, "1 MB": 1_000_000}
@@ -60,7 +61,7 @@ def parsing(shape: Shape, body: Json) -> Work:
     content, request = orjson.dumps(body), shape.request
     route = shape.provider.recognise(request)
     assert route
-    return lambda: shape.provider.parse(request, route, orjson.loads(content))
+    return lambda: shape.provider.parse(request, route, loads(content))
 
 
 def asking(shape: Shape) -> Ask:
@@ -72,7 +73,7 @@ def asking(shape: Shape) -> Ask:
 def rendering(shape: Shape, answer: ChatReply) -> dict[str, Work]:
     ask, provider = asking(shape), shape.provider
     return {
-        "render": lambda: orjson.dumps(provider.render(ask, answer)),
+        "render": lambda: dumps(provider.render(ask, answer)),
         "stream": lambda: b"".join(provider.stream(ask, answer)),
     }
 

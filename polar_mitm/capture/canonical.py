@@ -6,6 +6,8 @@ from typing import Any
 
 import orjson
 
+from polar_mitm import json_text
+
 HASH_CHARACTERS = 32
 """128 bits of SHA-256: two of 2**40 different bodies collide with a chance below 2**-48."""
 
@@ -13,16 +15,16 @@ HASH_CHARACTERS = 32
 def dumps(value: object) -> bytes:
     """Compact UTF-8 JSON in the key order of `value`. Raises TypeError or ValueError for what JSON cannot hold."""
     try:
-        return orjson.dumps(value)
-    except TypeError:
+        return json_text.dumps(value)
+    except ValueError:
         return _plain(value, sort_keys=False)
 
 
 def loads(text: bytes) -> Any:
     """The inverse of `dumps`. Raises ValueError."""
     try:
-        return orjson.loads(text)
-    except orjson.JSONDecodeError:
+        return json_text.loads(text)
+    except ValueError:
         return json.loads(text)
 
 

@@ -25,6 +25,7 @@ from polar_mitm.chat import CallError, ChatRequest, Json
 from polar_mitm.engine.body import TOKEN_DATA, Outgoing, compose, has_images
 from polar_mitm.engine.refusals import Refusal, call_error, engine_error, overflow, read_refusal
 from polar_mitm.engine.sample import Completion, Sample, TokenData, holds_to, read_completion, read_sample, token_data
+from polar_mitm.json_text import dumps
 
 logger = logging.getLogger(__name__)
 
@@ -375,8 +376,8 @@ class Engine:
 
     async def _post(self, path: str, body: Mapping[str, Any]) -> _Answer:
         try:
-            data = orjson.dumps(body)
-        except TypeError as error:
+            data = dumps(body)
+        except (TypeError, ValueError) as error:
             # What JSON can say and UTF-8 cannot: half of a surrogate pair, as cutting a string in the middle leaves it.
             raise CallError("invalid_request", f"the request cannot be written as UTF-8 JSON: {error}") from error
         return await self._request("POST", path, data)

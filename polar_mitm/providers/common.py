@@ -4,9 +4,8 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 
-import orjson
-
 from polar_mitm.chat import Json, NotCarried, Text, ToolCall
+from polar_mitm.json_text import loads
 from polar_mitm.providers.base import Fate, Request
 from polar_mitm.providers.fields import MAX_DEPTH, Fields, deeper_than
 
@@ -24,8 +23,8 @@ def arguments_object(arguments: str) -> Json | None:
     if arguments.strip() in NO_ARGUMENTS:
         return {}
     try:
-        value = orjson.loads(arguments)
-    except orjson.JSONDecodeError:
+        value = loads(arguments)
+    except ValueError:
         return None
     return value if isinstance(value, dict) and not deeper_than(value, MAX_DEPTH) else None
 
@@ -68,15 +67,32 @@ def folded_system(text: str) -> Text:
 
 def object_repairs(calls: Sequence[ToolCall]) -> tuple[str, ...]:
     """What `client_arguments` mended, where the API takes a call's arguments as an object."""
-    found = []
-    for call in calls:
-        if call.arguments.strip() in NO_ARGUMENTS:
-            found.append(f"{call.name}: a call without arguments was given an empty object")
-        elif arguments_object(call.arguments) is None:
-            found.append(
-                f"{call.name}: the arguments are no JSON object; the client is given them under {INVALID_JSON}"
-            )
-    return tuple(found)
+    return tuple(f"{call.name}: {mended}" for call in calls if (mended := _object_repair(call.arguments)))
+
+
+def _object_repair(arguments: str) -> str:
+    if arguments.strip() in NO_ARGUMENTS:
+        return "a call without arguments was given an empty object"
+    if arguments_object(arguments) is None:
+        return f"the arguments are no JSON object; the client is given them under {INVALID_JSON}"
+    try:
+        json.loads(arguments, object_pairs_hook=_distinct)
+    except _Repeated as repeated:
+        return f"{str(repeated)!r} is written twice in one object; the last counts"
+    return ""
+
+
+class _Repeated(Exception):
+    pass
+
+
+def _distinct(members: list[tuple[str, object]]) -> None:
+    """Raises _Repeated where two members of an object have one name."""
+    names: set[str] = set()
+    for name, _ in members:
+        if name in names:
+            raise _Repeated(name)
+        names.add(name)
 
 
 class Notes:

@@ -4,9 +4,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-import orjson
-
 from polar_mitm.chat import CallError, ChatReply, Json, ToolCall
+from polar_mitm.json_text import dumps
 from polar_mitm.providers import sse
 from polar_mitm.providers.base import Ask
 from polar_mitm.providers.common import client_arguments, object_repairs
@@ -33,7 +32,7 @@ def stream(ask: GoogleAsk, reply: ChatReply) -> Iterator[bytes]:
         yield from (sse.event(chunk) for chunk in chunks)
         return
     for index, chunk in enumerate(chunks):
-        yield (b"," if index else b"[") + orjson.dumps(chunk) + b"\n"
+        yield (b"," if index else b"[") + dumps(chunk) + b"\n"
     yield b"]"
 
 
@@ -125,4 +124,4 @@ def stream_error(ask: GoogleAsk, error_: CallError) -> bytes:
     """In place of the stream: an array that holds the error alone, or its one event."""
     body = error(error_)[1]
     body = {"response": body} if ask.wrapped else body
-    return sse.event(body) if ask.framing == "sse" else b"[" + orjson.dumps(body) + b"]"
+    return sse.event(body) if ask.framing == "sse" else b"[" + dumps(body) + b"]"

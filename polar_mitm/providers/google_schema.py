@@ -7,6 +7,9 @@ from polar_mitm.chat import Json
 # Proto JSON writes 64-bit integers as strings.
 COUNTS = frozenset({"minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties"})
 
+# Far more digits than 64 bits hold, far fewer than Python converts.
+LONGEST_COUNT = 100
+
 RENAMED = {"defs": "$defs", "ref": "$ref"}
 
 # Words of Google's own that JSON Schema has not.
@@ -41,7 +44,7 @@ def _value(name: str, value: Any) -> Any:
             return json_schema(value)
         case "anyOf" | "prefixItems", list():
             return [json_schema(inner) if isinstance(inner, dict) else inner for inner in value]
-        case _, str() if name in COUNTS and value.isdecimal():
+        case _, str() if name in COUNTS and value.isdecimal() and len(value) <= LONGEST_COUNT:
             return int(value)
         case _:
             return value

@@ -6,9 +6,8 @@ command. It is unwrapped for the client only; the call record keeps what was sam
 
 from collections.abc import Iterator
 
-import orjson
-
 from polar_mitm.chat import Json, Tool
+from polar_mitm.json_text import loads
 from polar_mitm.providers.common import arguments_text
 from polar_mitm.providers.fields import MAX_DEPTH, Fields, deeper_than
 
@@ -44,8 +43,8 @@ def raw_text(arguments: str, grammar: str = "") -> tuple[str, str]:
     Text without a grammar may be anything, so only the arguments' own JSON is undone there.
     """
     try:
-        value = orjson.loads(arguments)
-    except orjson.JSONDecodeError:
+        value = loads(arguments)
+    except ValueError:
         text, mended = arguments, "the arguments are no JSON and were taken as the text"
     else:
         text, mended = _text_of(value, arguments)
@@ -72,8 +71,8 @@ def _text_of(value: object, arguments: str) -> tuple[str, str]:
 def _value_or_text(text: str) -> object:
     """The JSON value that a text stands for, else the text itself."""
     try:
-        value = orjson.loads(text)
-    except orjson.JSONDecodeError:
+        value = loads(text)
+    except ValueError:
         return text
     return text if deeper_than(value, MAX_DEPTH) else value
 

@@ -8,9 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-import orjson
-
 from polar_mitm.chat import Json, Tool
+from polar_mitm.json_text import dumps
 from polar_mitm.providers.common import arguments_object, arguments_text
 from polar_mitm.providers.fields import Fields
 
@@ -215,4 +214,4 @@ def replayed(item: Fields) -> tuple[str, str]:
 
 def written(value: Json) -> str:
     """A JSON object on one line, for the model to read."""
-    return orjson.dumps(value).decode()
+    return dumps(value).decode()

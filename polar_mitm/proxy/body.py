@@ -10,9 +10,9 @@ from collections.abc import Callable
 from typing import Final
 
 import brotli
-import orjson
 
 from polar_mitm.chat import CallError, Json
+from polar_mitm.json_text import loads
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -36,7 +36,7 @@ def read_object(raw: bytes, content_encoding: str, *, limit: int = LARGEST_BODY)
     """The decoded body and the JSON object in it. Raises what `decode` raises, and CallError('invalid_request')."""
     content = decode(raw, content_encoding, limit=limit)
     try:
-        body = orjson.loads(content)
+        body = loads(content)
     except ValueError as error:
         raise CallError("invalid_request", f"the request body can't be read as JSON: {error}") from error
     if not isinstance(body, dict):

@@ -10,8 +10,6 @@ import time
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import orjson
-
 from polar_mitm.capture.log import verify
 from polar_mitm.capture.record import (
     Asked,
@@ -40,6 +38,7 @@ from polar_mitm.chat import (
 )
 from polar_mitm.engine.client import Sample
 from polar_mitm.engine.scripted import tool_call_regex
+from polar_mitm.json_text import dumps
 from polar_mitm.providers import Ask, Provider, Request
 from polar_mitm.proxy.kinds import Opening, classify
 from polar_mitm.proxy.sessions import Session
@@ -120,7 +119,7 @@ class Exchange:
         if self.call.response:
             self.call.response.stop_reason = None
         late = self.provider.stream_error(self.ask, error) if self.ask.stream else b""
-        return Answer(status, "application/json", orjson.dumps(body), late, self.call.error.model_copy())
+        return Answer(status, "application/json", dumps(body), late, self.call.error.model_copy())
 
     def finish(self, delivery: Delivery) -> Call:
         """Close the record. A call that nobody waited for is the client's own end of it."""
@@ -197,7 +196,7 @@ class Exchange:
         if self.ask.stream:
             body = b"".join(self.provider.stream(self.ask, reply))
             return Answer(200, self.provider.stream_type(self.ask), body, late=body)
-        return Answer(200, "application/json", orjson.dumps(rendered), late=b"")
+        return Answer(200, "application/json", dumps(rendered), late=b"")
 
 
 class Repeat(Exchange):

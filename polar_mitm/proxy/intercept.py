@@ -7,7 +7,6 @@ from typing import Literal
 from urllib.parse import parse_qsl
 from weakref import WeakKeyDictionary
 
-import orjson
 from mitmproxy import http
 from mitmproxy.connection import Client
 from mitmproxy.proxy.mode_specs import ReverseMode
@@ -15,6 +14,7 @@ from mitmproxy.tls import TlsData
 
 from polar_mitm.capture.record import Call, Delivery
 from polar_mitm.chat import CallError, Json
+from polar_mitm.json_text import dumps
 from polar_mitm.providers import PROVIDERS, Provider, Request, Route, recognise, speaker
 from polar_mitm.proxy.body import LARGEST_BODY, read_object
 from polar_mitm.proxy.border import Border
@@ -299,4 +299,4 @@ def _response(answer: Answer) -> http.Response:
 
 
 def _json(status: int, body: Json) -> http.Response:
-    return http.Response.make(status, orjson.dumps(body), {"content-type": "application/json"})
+    return http.Response.make(status, dumps(body), {"content-type": "application/json"})

@@ -19,7 +19,9 @@ def test_values_that_json_tells_apart_have_different_hashes() -> None:
     assert len({content_hash(body) for body in bodies}) == len(bodies)
 
 
-@pytest.mark.parametrize("value", [{"cut emoji": "\ud83d"}, {"big": 2**64}, {"plain": ["é", 1.5, None]}])
+@pytest.mark.parametrize(
+    "value", [{"cut emoji": "\ud83d"}, {"big": 2**64 + 1}, {"big": -(10**400)}, {"plain": ["é", 1.5, None]}]
+)
 def test_what_a_harness_can_send_is_written_and_read_back(value: dict[str, Any]) -> None:
     assert loads(dumps(value)) == value
     assert content_hash(value) == content_hash(dict(value))

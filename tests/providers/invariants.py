@@ -11,7 +11,7 @@ from polar_mitm.chat import Assistant, ChatReply, Message, System, ToolCall, Too
 from polar_mitm.providers.common import arguments_text
 
 # Numbers and texts that JSON keeps as they are.
-plain = st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.text(max_size=12)
+plain = st.none() | st.booleans() | st.integers() | st.integers(2**63, 2**70) | st.text(max_size=12)
 arguments = st.dictionaries(
     st.text(max_size=6),
     plain | st.floats(allow_nan=False, allow_infinity=False) | st.lists(plain, max_size=3),

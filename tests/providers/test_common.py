@@ -2,12 +2,12 @@
 
 from typing import Any
 
-import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from polar_mitm.chat import CallError, NotCarried, Text, ToolCall
+from polar_mitm.json_text import dumps, loads
 from polar_mitm.providers.base import Fate, Request
 from polar_mitm.providers.common import (
     INT64_MAX,
@@ -37,6 +37,9 @@ from polar_mitm.providers.fields import Fields
         ('"{}"', None),
         ('{"a": 1', None),
         ('{"a": NaN}', None),
+        ('{"a": 1e400}', None),
+        ('{"a": 36893488147419103233, "b": -9223372036854775809}', {"a": 2**65 + 1, "b": -(2**63) - 1}),
+        ('{"a": 1, "a": 2}', {"a": 2}),
         ('{"a": "\\ud800"}', None),
         ('{"a": ' + "[" * 250 + "]" * 250 + "}", None),
         ("[" * 100_000, None),
@@ -49,7 +52,7 @@ def test_arguments_stand_for_an_object_or_for_nothing(arguments: str, value: Any
 @given(st.text() | st.dictionaries(st.text(), st.integers() | st.floats() | st.text()).map(arguments_text))
 def test_an_argument_object_can_always_be_written_as_json(arguments: str) -> None:
     value = arguments_object(arguments)
-    assert value is None or orjson.loads(orjson.dumps({"input": value})) == {"input": value}
+    assert value is None or loads(dumps({"input": value})) == {"input": value}
 
 
 def test_argument_text_is_spaced_and_unescaped_as_models_write_it() -> None:
@@ -69,10 +72,18 @@ def test_arguments_that_are_no_object_reach_a_client_under_a_key_of_their_own() 
 
 
 def test_what_a_client_gets_in_another_form_is_said_call_by_call() -> None:
-    calls = (ToolCall("1", "a", '{"x": 1}'), ToolCall("2", "b", ""), ToolCall("3", "c", '{"x"'))
+    calls = (
+        ToolCall("1", "a", '{"x": {"y": 1}, "y": 36893488147419103233}'),
+        ToolCall("2", "b", ""),
+        ToolCall("3", "c", '{"x"'),
+        ToolCall("4", "d", '{"x": -1e400}'),
+        ToolCall("5", "e", '{"x": [{"y": 1, "z": 2, "y": 1}]}'),
+    )
     assert object_repairs(calls) == (
         "b: a call without arguments was given an empty object",
         "c: the arguments are no JSON object; the client is given them under INVALID_JSON",
+        "d: the arguments are no JSON object; the client is given them under INVALID_JSON",
+        "e: 'y' is written twice in one object; the last counts",
     )
 
 
