@@ -33,9 +33,9 @@ reads: `python -m polar_mitm.providers.fates docs/providers.md`.
 `*` stands for a position in a list. An object that is ignored or refused as a whole has no rows for its parts. A field
 that no table knows is left out, and noted too.
 
-Integers of any size reach the model, and come back, exactly. Numbers with a fraction or an exponent are 64-bit floats, as
-they are to nearly every JSON reader; one out of their range is a 400. Of two members of one name in an object the last
-counts.
+Integers of any size reach the model, and come back, exactly. Numbers with a fraction or an exponent are 64-bit floats,
+as they are to nearly every JSON reader; one out of their range is a 400. Of two members of one name in an object the
+last counts.
 """
 
 
