@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 
 from polar_mitm import __version__
 from polar_mitm.capture.canonical import loads
+from polar_mitm.capture.record import Tokens
 
 SESSION_SCHEMA = 1
 """Schema version of session.json. A reader refuses a newer one."""
@@ -47,6 +48,10 @@ class SessionRecord(BaseModel):
     intercept: str | None = None
     scenario: str | None = None
     engine: SessionEngine | None = None
+    tokens: Tokens | None = None
+    """How its prompts go to the engine."""
+    tokens_reason: str | None = None
+    """Why as messages (`chat`), where nobody asked for that."""
     started_at: float
     """Unix seconds."""
     finished_at: float | None = None

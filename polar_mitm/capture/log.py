@@ -153,6 +153,7 @@ class CallLog:
             prompt=Prompt(
                 prefix_call_id=prefix_call_id, prefix_len=prefix_len, suffix_ids=call.prompt_ids[prefix_len:]
             ),
+            built=call.built,
             response=call.response,
             checks=checks.model_copy(update={"prefix": relation, "common_prefix_len": shared}),
             delivery=call.delivery,

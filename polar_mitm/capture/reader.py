@@ -117,6 +117,7 @@ def _whole(line: CallLine, bodies: dict[str, dict[str, Any]], prompt_ids: list[i
         ),
         engine=line.engine,
         prompt_ids=prompt_ids,
+        built=line.built,
         response=line.response,
         checks=line.checks,
         delivery=line.delivery,

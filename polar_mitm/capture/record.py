@@ -73,14 +73,51 @@ class Asked(Part):
     not_carried: list[Lost] = []
 
 
+type Tokens = Literal["exact", "chat"]
+"""How prompts go to the engine. `exact`: as token ids, built from those it saw and sampled before. `chat`: as messages,
+which it renders anew."""
+
+
 class EngineInfo(Part):
     model: str
     engine_version: str | None = None
     policy_version: str | None = None
+    """Of the weights that sampled the answer's first token."""
     logprobs_mode: str | None = None
     """`raw_logprobs` unless the engine says otherwise: log-probabilities before temperature and filters."""
     template_hash: str | None = None
     tokenizer_hash: str | None = None
+    tokens: Tokens = "chat"
+    """How this call's prompt went to the engine: `exact` as token ids, `chat` as messages."""
+
+
+type Broken = Literal[
+    "tools_changed",
+    "system_changed",
+    "history_edited",
+    "reply_edited",
+    "foreign_reply",
+    "forgotten",
+    "image",
+    "end_token",
+    "template",
+    "window",
+    "engine",
+]
+"""Why a prompt could not be built from what was sampled."""
+
+
+class Built(Part):
+    """What the prompt was made of, in a session whose prompts go to the engine as token ids."""
+
+    from_call_id: str | None = None
+    """The earlier call with whose prompt + response ids, all of them, the prompt begins. Null: it was all rendered."""
+    ids: int = 0
+    """How many those are."""
+    broken: Broken | None = None
+    """Why it does not begin with those of the last reply in its history, where there is one."""
+    why: str = ""
+    """The same in a sentence."""
 
 
 class Response(Part):
@@ -101,6 +138,8 @@ class Response(Part):
     """What the client was told, in its provider's words."""
     repairs: list[str] = []
     """What was changed for the client only."""
+    weight_versions: list[tuple[int, int, str]] = []
+    """Half-open spans of response_ids and the version of the weights that sampled them, where the engine says it."""
 
 
 class Checks(Part):
@@ -138,7 +177,8 @@ class Call(Part):
     request: Asked
     engine: EngineInfo | None = None
     prompt_ids: list[int] = Field(default_factory=list)
-    """Every token id of the prompt as the engine rendered it. Empty when the engine never answered."""
+    """Every token id of the prompt as the engine saw it. Empty when the engine never answered."""
+    built: Built | None = None
     response: Response | None = None
     checks: Checks
     delivery: Delivery
@@ -177,6 +217,7 @@ class CallLine(Part):
     request: Named
     engine: EngineInfo | None = None
     prompt: Prompt
+    built: Built | None = None
     response: Response | None = None
     checks: Checks
     delivery: Delivery

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from polar_mitm.capture.log import verify
 from polar_mitm.capture.record import (
     Asked,
+    Built,
     Call,
     Checks,
     Delivery,
@@ -54,6 +55,7 @@ def make_call(
             logprobs=[-0.25] * len(response_ids) if logprobs is None else list(logprobs),
             finish_reason="stop",
             stop_reason="end_turn",
+            weight_versions=[(0, len(response_ids), "step-1")],
         )
     call = Call(
         identity=Identity(session_id="ses_1", call_id=name, started_at=1.5, finished_at=2.5),
@@ -68,6 +70,7 @@ def make_call(
         ),
         engine=EngineInfo(model="tiny") if response else None,
         prompt_ids=list(prompt_ids),
+        built=Built(from_call_id=parent, ids=2, broken="window", why="it is too long"),
         response=response,
         checks=Checks(valid=True, decode_matches_text=True),
         delivery=Delivery(status="delivered", bytes_sent=10) if response else Delivery(status="aborted"),
