@@ -13,9 +13,10 @@ from polar_mitm.rollout.outcome import Outcome
 from polar_mitm.rollout.run import run_tasks
 from polar_mitm.rollout.summary import summary
 from polar_mitm.tasks.scenario import Scenario, ScenarioError, load
+from polar_mitm.tasks.task_set import tasks_of
 
 MOST_ROWS = 20
-"""Samples of one scenario and harness that are still shown one by one at the end."""
+"""Samples of one task and harness that are still shown one by one at the end."""
 
 EngineUrl = Annotated[
     str | None, typer.Option("--engine-url", help="A vLLM that runs already; $POLAR_ENGINE_URL. [default: a local one]")
@@ -81,7 +82,7 @@ def run(
     if json:
         print_json({"samples": outcome_rows(outcomes), "summary": summary_rows(rows)})
     else:
-        if len(rows) == 1 and len(outcomes) <= MOST_ROWS:
+        if [row.tasks for row in rows] == [1] and len(outcomes) <= MOST_ROWS:
             out.print(outcomes_table(outcomes))
             for line in outcome_lines(outcomes):
                 tell(out, line)
@@ -112,19 +113,21 @@ async def _run(
     if other and engine_url is None:
         what = f"expected {plan[0].model!r} as in {plan[0].path}, or one --engine-url for all; got {other.model!r}"
         raise ScenarioError(other.path, None, "model", what)
+    work = [(scenario, tasks_of(scenario)) for scenario in plan]
     with Steps(quiet=quiet) as steps:
         async with engine_for(plan[0].model, engine_url, say=steps.say, progress=steps.progress) as engine:
-            for scenario in plan:
+            for scenario, tasks in work:
                 where = f"{scenario.harness} in {scenario.sandbox} ({scenario.intercept})"
-                steps.say(f"{scenario.name}: {scenario.samples} x {where}, model {engine.capabilities.model}")
-            tally = Tally(sum(scenario.samples for scenario in plan))
+                many = f"{len(tasks)} tasks x {scenario.samples}" if scenario.tasks else f"{scenario.samples}"
+                steps.say(f"{scenario.name}: {many} x {where}, model {engine.capabilities.model}")
+            tally = Tally(sum(scenario.samples * len(tasks) for scenario, tasks in work))
             outcomes = await run_tasks(
-                plan,
+                work,
                 engine,
                 out=out_folder,
                 concurrency=concurrency,
                 resume=resume,
-                done=lambda ended: _tell(steps, tally, ended, several=len(plan) > 1),
+                done=lambda ended: _tell(steps, tally, ended, several=len(work) > 1 or plan[0].tasks is not None),
             )
             if kept := len(outcomes) - tally.ended:
                 steps.say(f"{kept} of {len(outcomes)} samples were done already")

@@ -17,13 +17,14 @@ def summary_table(rows: Sequence[Row]) -> Table:
     several = len({row.cell[2:] for row in rows}) > 1
     for name in ("scenario", "harness", *(("where",) if several else ())):
         table.add_column(name, overflow="fold", no_wrap=name == "harness")
-    for name in ("graded", "pass@1", "pass@k", "reward", "+-", "calls", "tokens", "seconds"):
+    for name in ("tasks", "graded", "pass@1", "pass@k", "reward", "+-", "calls", "tokens", "s"):
         table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
         table.add_row(
             row.cell.scenario,
             row.cell.harness,
             *((f"{row.cell.sandbox} {row.cell.intercept}",) if several else ()),
+            str(row.tasks),
             f"{row.graded}/{row.samples}",
             _number(row.pass_at_1),
             _number(row.pass_at_k),

@@ -38,16 +38,25 @@ class Cell(NamedTuple):
 
     @classmethod
     def of_session(cls, session: SessionRecord) -> Self:
-        return cls(session.task_id or "", session.harness or "", session.sandbox or "", session.intercept or "")
+        name = (session.task_id or "").partition("/")[0]
+        return cls(name, session.harness or "", session.sandbox or "", session.intercept or "")
+
+
+type Key = tuple[Cell, str, int]
+"""A sample: its cell, its task's id, its number."""
 
 
 @dataclass(slots=True)
 class Kept:
-    """The samples of a run folder, by cell and number."""
+    """The samples of a run folder."""
 
-    done: dict[tuple[Cell, int], Outcome] = field(default_factory=dict)
-    attempts: dict[tuple[Cell, int], int] = field(default_factory=dict)
+    done: dict[Key, Outcome] = field(default_factory=dict)
+    attempts: dict[Key, int] = field(default_factory=dict)
     """How often each was begun."""
+
+    @staticmethod
+    def key(cell: Cell, task_id: str, sample: int) -> Key:
+        return cell, task_id, sample
 
 
 def take_up(out: Path) -> Kept:
@@ -68,7 +77,7 @@ def take_up(out: Path) -> Kept:
             scratch.sweep(session.session_id)
         if session.sample is None:
             continue
-        sample = (Cell.of_session(session), session.sample)
+        sample = Kept.key(Cell.of_session(session), session.task_id or "", session.sample)
         kept.attempts[sample] = max(kept.attempts.get(sample, 0), session.attempt)
         if session.status in DONE and not was_open and not session.incomplete:
             kept.done.setdefault(sample, Outcome.of(path))

@@ -15,6 +15,7 @@ from polar_mitm.rollout.resume import Cell, Kept, held, take_up
 from polar_mitm.rollout.sample import Job, run_sample
 from polar_mitm.sandboxes import SANDBOXES
 from polar_mitm.tasks.scenario import Scenario
+from polar_mitm.tasks.task_set import Task
 
 
 class NotReady(Exception):
@@ -22,7 +23,7 @@ class NotReady(Exception):
 
 
 async def run_tasks(
-    scenarios: Sequence[Scenario],
+    work: Sequence[tuple[Scenario, Sequence[Task]]],
     engine: Engine,
     *,
     out: Path,
@@ -30,37 +31,41 @@ async def run_tasks(
     resume: bool = False,
     done: Callable[[Outcome], None],
 ) -> list[Outcome]:
-    """Run the samples of each scenario, at most `concurrency` at once; `done` hears of each as it ends.
+    """Run the samples of each scenario's tasks, at most `concurrency` at once; `done` hears of each as it ends.
 
     With `resume`, samples that are done in `out` are not run again and come back as they are; those that were begun
-    only are run as a next attempt. The outcomes come in order of scenarios and samples.
+    only are run as a next attempt. The outcomes come in order of scenarios, tasks and samples.
     Raises NotReady, HarnessMissing, RunBusy and ProxyFailed before any sample starts.
     On cancellation every running sample is ended and closed first.
     """
-    await _check(scenarios, out)
+    await _check([scenario for scenario, _ in work], out)
     with held(out, alone=resume):
         kept = await asyncio.to_thread(take_up, out) if resume else Kept()
         border = Border()
         places = asyncio.Semaphore(concurrency)
         async with EmbeddedProxy(core(border)) as proxy:
 
-            async def one(job: Job, sample: int) -> Outcome:
-                key = (Cell.of(job.scenario), sample)
+            async def one(job: Job, task: Task, sample: int) -> Outcome:
+                key = Kept.key(Cell.of(job.scenario), task.id, sample)
                 if key in kept.done:
                     return kept.done[key]
                 async with places:
-                    outcome = await run_sample(job, sample, kept.attempts.get(key, 0) + 1)
+                    outcome = await run_sample(job, task, sample, kept.attempts.get(key, 0) + 1)
                 done(outcome)
                 return outcome
 
             async with asyncio.TaskGroup() as group:
-                tasks = []
-                for scenario in scenarios:
+                running = []
+                for scenario, tasks in work:
                     harness = HARNESSES[scenario.harness]
                     sandbox = SANDBOXES[scenario.sandbox]
                     job = Job(scenario, harness, harness.find(), sandbox, engine, border, proxy, out)
-                    tasks += [group.create_task(one(job, sample)) for sample in range(scenario.samples)]
-    return [task.result() for task in tasks]
+                    running += [
+                        group.create_task(one(job, task, sample))
+                        for task in tasks
+                        for sample in range(scenario.samples)
+                    ]
+    return [sample.result() for sample in running]
 
 
 async def _check(scenarios: Sequence[Scenario], out: Path) -> None:

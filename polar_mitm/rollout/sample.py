@@ -26,6 +26,7 @@ from polar_mitm.sandboxes.base import Exit, Layout, RunSpec, Sandbox, SandboxErr
 from polar_mitm.sandboxes.bridge import UnixBridge
 from polar_mitm.tasks.evaluators import Finished
 from polar_mitm.tasks.scenario import Scenario
+from polar_mitm.tasks.task_set import Task
 from polar_mitm.tasks.workspace import Workspace
 
 logger = logging.getLogger(__name__)
@@ -51,16 +52,16 @@ class Job:
     out: Path
 
 
-async def run_sample(job: Job, sample: int, attempt: int = 1) -> Outcome:
+async def run_sample(job: Job, task: Task, sample: int, attempt: int = 1) -> Outcome:
     """Run one sample to its graded end. Cancellation ends the harness and closes the session as `cancelled`."""
     folder = SessionFolder.create(job.out, new_session_id())
-    log = SessionLog(folder, _record(job, folder.path.name, sample, attempt))
+    log = SessionLog(folder, _record(job, task, folder.path.name, sample, attempt))
     session = Session(
         id=folder.path.name,
         log=log,
         engine=job.engine,
         identity={
-            "task_id": job.scenario.name,
+            "task_id": task.id,
             "sample": sample,
             "attempt": attempt,
             "harness": job.harness.NAME,
@@ -70,7 +71,7 @@ async def run_sample(job: Job, sample: int, attempt: int = 1) -> Outcome:
     )
     job.border.sessions.add(session)
     try:
-        await _run(job, session, folder)
+        await _run(job, task, session, folder)
     except asyncio.CancelledError:
         log.close("cancelled", reason="interrupted")
         raise
@@ -84,7 +85,7 @@ async def run_sample(job: Job, sample: int, attempt: int = 1) -> Outcome:
     return await asyncio.to_thread(Outcome.of, folder.path)
 
 
-async def _run(job: Job, session: Session, folder: SessionFolder) -> None:
+async def _run(job: Job, task: Task, session: Session, folder: SessionFolder) -> None:
     scenario = job.scenario
     workspace = await Workspace.prepare(folder.path, scenario)
     home = folder.path / "home"
@@ -97,17 +98,19 @@ async def _run(job: Job, session: Session, folder: SessionFolder) -> None:
         base_port=job.proxy.base_url_port,
     )
     session.script = _script(job, layout)
-    prepared = job.harness.prepare(job.installed, _access(job, session, layout), layout, scenario.instruction_text)
+    prepared = job.harness.prepare(job.installed, _access(job, session, layout), layout, task.instruction)
     async with AsyncExitStack() as stack:
         proxy_socket = await stack.enter_async_context(UnixBridge(job.proxy.port, marker=session.id))
         base_socket = await stack.enter_async_context(UnixBridge(job.proxy.base_url_port, marker=session.id))
         spec = _spec(job, session, folder, workspace.path, home, prepared)
         spec.sockets = {layout.proxy_port: proxy_socket.path, layout.base_port: base_socket.path}
         ended = await job.sandbox.run(spec)
-    await _grade(job, session, folder, workspace, ended)
+    await _grade(job, task, session, folder, workspace, ended)
 
 
-async def _grade(job: Job, session: Session, folder: SessionFolder, workspace: Workspace, ended: Exit) -> None:
+async def _grade(
+    job: Job, task: Task, session: Session, folder: SessionFolder, workspace: Workspace, ended: Exit
+) -> None:
     """What came of it: the answer, the workspace's diff, the reward, the session's status."""
     stdout = folder.stdout.read_text(errors="replace") if folder.stdout.exists() else ""
     folder.answer.write_text(job.harness.answer(stdout), errors="replace")  # JSON can hold halves of surrogate pairs
@@ -129,6 +132,7 @@ async def _grade(job: Job, session: Session, folder: SessionFolder, workspace: W
             answer=folder.answer,
             exit_code=ended.code,
             valid_calls=sum(call.checks.valid for call in calls),
+            task=task.data,
             task_folder=job.scenario.path.parent,
         )
         evaluation = await job.scenario.evaluator.evaluate(finished)
@@ -148,11 +152,11 @@ def _status(ended: Exit, folder: SessionFolder, calls: list[Call]) -> tuple[Endi
     return ("failed" if calls else "error"), reason
 
 
-def _record(job: Job, session_id: str, sample: int, attempt: int) -> SessionRecord:
+def _record(job: Job, task: Task, session_id: str, sample: int, attempt: int) -> SessionRecord:
     capabilities = job.engine.capabilities
     return SessionRecord(
         session_id=session_id,
-        task_id=job.scenario.name,
+        task_id=task.id,
         sample=sample,
         attempt=attempt,
         harness=job.harness.NAME,

@@ -13,19 +13,23 @@ PASS = 1.0
 
 @dataclass(slots=True, frozen=True)
 class Row:
-    """Rates and rewards are over the graded samples, and None when there are none; the rest is over all."""
+    """Rates and rewards are means over the tasks of what their graded samples come to, None when there are none.
+
+    The rest is over all samples.
+    """
 
     cell: Cell
+    tasks: int
     samples: int
     graded: int
     """Samples with a reward."""
     passed: int
     pass_at_1: float | None
     pass_at_k: float | None
-    """The chance that of k of the graded samples at least one has passed; None when there are less than k."""
+    """The chance that of k graded samples of a task at least one has passed; tasks with less than k do not count."""
     mean_reward: float | None
     standard_error: float | None
-    """Of the mean; None for less than two samples."""
+    """Of the mean: over tasks, or over the samples of a single task; None for less than two."""
     calls: int
     prompt_tokens: int
     response_tokens: int
@@ -49,24 +53,39 @@ def pass_at(k: int, *, samples: int, passed: int) -> float:
 
 
 def _row(cell: Cell, members: Sequence[Outcome], k: int | None) -> Row:
-    rewards = [outcome.session.reward for outcome in members if outcome.session.reward is not None]
-    passed = sum(reward >= PASS for reward in rewards)
-    of = len(rewards) if k is None else k
+    tasks: dict[str | None, list[float]] = {}
+    for outcome in members:
+        if outcome.session.reward is not None:
+            tasks.setdefault(outcome.session.task_id, []).append(outcome.session.reward)
+    rewards = [reward for of_task in tasks.values() for reward in of_task]
+    means = [_mean(of_task) for of_task in tasks.values()]
     sessions = [outcome.session for outcome in members]
     return Row(
         cell=cell,
+        tasks=len({session.task_id for session in sessions}),
         samples=len(members),
         graded=len(rewards),
-        passed=passed,
-        pass_at_1=passed / len(rewards) if rewards else None,
-        pass_at_k=pass_at(of, samples=len(rewards), passed=passed) if 0 < of <= len(rewards) else None,
-        mean_reward=sum(rewards) / len(rewards) if rewards else None,
-        standard_error=_standard_error(rewards),
+        passed=sum(reward >= PASS for reward in rewards),
+        pass_at_1=_mean([_pass_at(1, of_task) for of_task in tasks.values()]),
+        pass_at_k=_mean([_pass_at(k or len(of_task), of_task) for of_task in tasks.values()]),
+        mean_reward=_mean(means),
+        standard_error=_standard_error([mean for mean in means if mean is not None] if len(means) > 1 else rewards),
         calls=sum(session.calls for session in sessions),
         prompt_tokens=sum(session.prompt_tokens for session in sessions),
         response_tokens=sum(session.response_tokens for session in sessions),
         seconds=sum(outcome.seconds for outcome in members) / len(members),
     )
+
+
+def _pass_at(k: int, rewards: Sequence[float]) -> float | None:
+    if k > len(rewards):
+        return None
+    return pass_at(k, samples=len(rewards), passed=sum(reward >= PASS for reward in rewards))
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
 
 
 def _standard_error(values: Sequence[float]) -> float | None:

@@ -130,6 +130,19 @@ class Step(_Part):
         return self
 
 
+class TaskSet(_Part):
+    """Many tasks in a JSONL file. See `task_set`."""
+
+    file: Text
+    """Relative to the scenario's folder."""
+    instruction: Text = "instruction"
+    """The field of a line that holds what the harness is told."""
+    id: Text = "id"
+    """The field that names the task; without it the line's number does."""
+    limit: Annotated[int, Field(ge=1)] | None = None
+    """Take only so many, from the start of the file."""
+
+
 class Scenario(_Part):
     """A loaded scenario. `instruction_text` and `start_folder` are what the file's own fields come to."""
 
@@ -140,6 +153,7 @@ class Scenario(_Part):
     description: str = ""
     instruction: Text | None = None
     instruction_file: Text | None = None
+    tasks: TaskSet | None = None
     harness: str = "pi"
     sandbox: str = "bwrap"
     intercept: Literal["base-url", "proxy"] = "base-url"
@@ -163,7 +177,7 @@ class Scenario(_Part):
 
     @property
     def instruction_text(self) -> str:
-        """What the harness is told. Raises OSError when the file has gone since loading."""
+        """What the harness is told, where the scenario is one task. OSError when the file has gone since loading."""
         if self.instruction is not None:
             return self.instruction
         assert self.instruction_file is not None
@@ -192,10 +206,12 @@ class Scenario(_Part):
 
     @model_validator(mode="after")
     def _one_instruction(self) -> Self:
-        if (self.instruction is None) == (self.instruction_file is None):
-            which = "neither" if self.instruction is None else "both"
+        given = [n for n in ("instruction", "instruction_file", "tasks") if getattr(self, n) is not None]
+        if len(given) != 1:
             raise PydanticCustomError(
-                "instruction", "expected one of instruction and instruction_file; got {which}", {"which": which}
+                "instruction",
+                "expected one of instruction, instruction_file and tasks; got {which}",
+                {"which": " and ".join(given) or "none"},
             )
         return self
 
@@ -382,6 +398,8 @@ def _siblings(location: Sequence[int | str]) -> tuple[str, ...]:
             return tuple(name for name in Scenario.model_fields if name != "path")
         case ("sampling",):
             return tuple(Sampling.__annotations__)
+        case ("tasks",):
+            return tuple(TaskSet.model_fields)
         case ("evaluator",):
             return tuple({name: None for fields in EVALUATORS.values() for name in fields.model_fields})
         case ("script", int()):

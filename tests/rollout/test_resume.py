@@ -40,8 +40,8 @@ def test_what_ran_to_its_end_is_done_and_the_rest_is_begun(tmp_path: Path) -> No
     for sample, status in enumerate(("completed", "failed", "timeout", "error", "cancelled", "open")):
         session(tmp_path, sample, status)  # type: ignore[arg-type]  # each is a Status
     kept = take_up(tmp_path)
-    assert {sample for _, sample in kept.done} == {0, 1, 2}
-    assert kept.attempts == {(CELL, sample): 1 for sample in range(6)}
+    assert {sample for _, _, sample in kept.done} == {0, 1, 2}
+    assert kept.attempts == {(CELL, "t", sample): 1 for sample in range(6)}
 
 
 def test_a_session_that_was_left_open_is_closed_as_incomplete_and_stays_so(tmp_path: Path) -> None:
@@ -57,8 +57,8 @@ def test_the_first_of_two_that_are_done_counts_and_the_highest_attempt(tmp_path:
     first = session(tmp_path, 0, "completed", reward=1.0)
     session(tmp_path, 0, "completed", attempt=3, reward=0.0)
     kept = take_up(tmp_path)
-    assert kept.done[CELL, 0].folder == first
-    assert kept.attempts[CELL, 0] == 3
+    assert kept.done[CELL, "t", 0].folder == first
+    assert kept.attempts[CELL, "t", 0] == 3
 
 
 def test_what_a_killed_run_left_running_and_lying_about_goes(tmp_path: Path) -> None:

@@ -12,10 +12,10 @@ from polar_mitm.rollout.outcome import Outcome
 from polar_mitm.rollout.summary import pass_at, summary
 
 
-def outcome(reward: float | None, *, harness: str = "pi", calls: int = 2) -> Outcome:
+def outcome(reward: float | None, *, task: str = "t", harness: str = "pi", calls: int = 2) -> Outcome:
     session = SessionRecord(
         session_id="ses_1",
-        task_id="t",
+        task_id=task,
         sample=0,
         harness=harness,
         sandbox="host",
@@ -65,3 +65,11 @@ def test_pass_at_a_k_that_too_few_samples_reached_is_unknown() -> None:
 def test_harnesses_have_a_row_each() -> None:
     rows = summary([outcome(1.0), outcome(0.0, harness="codex"), outcome(0.0)])
     assert [(row.cell.harness, row.samples, row.mean_reward) for row in rows] == [("pi", 2, 0.5), ("codex", 1, 0.0)]
+
+
+def test_tasks_count_alike_however_often_each_was_sampled() -> None:
+    outcomes = [outcome(1.0, task="t/1"), outcome(1.0, task="t/1"), outcome(1.0, task="t/1"), outcome(0.0, task="t/2")]
+    (row,) = summary(outcomes)
+    assert (row.tasks, row.samples, row.cell.scenario) == (2, 4, "t")
+    assert (row.pass_at_1, row.mean_reward, row.standard_error) == (0.5, 0.5, 0.5)
+    assert summary(outcomes, k=3)[0].pass_at_k == 1.0  # of the one task with three samples

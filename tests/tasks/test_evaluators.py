@@ -2,7 +2,7 @@
 
 import os
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 
@@ -35,6 +35,7 @@ async def judge(
     answer: str = "",
     exit_code: int | None = 0,
     valid_calls: int = 1,
+    task: dict[str, Any] | None = None,
 ) -> Evaluation:
     answer_file = workspace.parent / "answer.txt"
     answer_file.write_text(answer)
@@ -45,6 +46,7 @@ async def judge(
         answer=answer_file,
         exit_code=exit_code,
         valid_calls=valid_calls,
+        task=task or {},
         task_folder=workspace.parent,
     )
     return await evaluator.evaluate(finished)
@@ -272,3 +274,21 @@ def test_a_bad_evaluator_is_told_when_the_scenario_is_loaded(tmp_path: Path, fie
         load(file)
     assert f"{file}:2: " in str(caught.value)
     assert said in str(caught.value)
+
+
+async def test_the_line_of_the_task_set_is_at_hand(workspace: Path, sandbox_name: str) -> None:
+    (workspace.parent / "checks.py").write_text("def grade(session):\n    return session['task']['worth']\n")
+    task = {"worth": 0.5, "says": "é"}
+    assert (await judge(python("grade"), workspace, sandbox=sandbox_name, task=task)).reward == 0.5
+    shell = command("""grep -q '"worth": 0.5' "$POLAR_TASK" """)
+    assert (await judge(shell, workspace, sandbox=sandbox_name, task=task)).reward == 1.0
+
+
+@pytest.mark.parametrize(("line", "reward"), [({"n": 7}, 1.0), ({"n": "8"}, 0.0), ({"n": None}, None), ({}, None)])
+async def test_an_answer_is_held_against_a_field_of_the_line(
+    workspace: Path, line: dict[str, Any], reward: float | None
+) -> None:
+    evaluator = Answer(type="answer", expected_field="n", match="number")
+    judged = await judge(evaluator, workspace, answer="7 it is", task=line)
+    assert judged.reward == reward
+    assert (judged.error is None) == (reward is not None)

@@ -146,17 +146,20 @@ BAD = {
     ),
     "no instruction": (
         EVALUATOR,
-        ":1: instruction: expected one of instruction and instruction_file; got neither",
+        ":1: instruction: expected one of instruction, instruction_file and tasks; got none",
     ),
     "two instructions": (
         f"instruction: hi\ninstruction_file: x\n{EVALUATOR}",
-        ":2: instruction_file: expected one of instruction and instruction_file; got both",
+        ":2: instruction_file: expected one of instruction, instruction_file and tasks; got instruction and ",
     ),
     "empty instruction": (
         f'# c\ninstruction: " "\n{EVALUATOR}',
         ":2: instruction: expected text; got nothing but blanks",
     ),
-    "instruction left out": (f"instruction:\n{EVALUATOR}", ":1: instruction: expected one of instruction and "),
+    "instruction left out": (
+        f"instruction:\n{EVALUATOR}",
+        ":1: instruction: expected one of instruction, instruction_file and tasks",
+    ),
     "instruction a number": (f"instruction: 5\n{EVALUATOR}", ":1: instruction: expected text; got 5"),
     "unknown harness": (
         f"instruction: hi\nharness: codx\n{EVALUATOR}",

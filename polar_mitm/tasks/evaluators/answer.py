@@ -15,7 +15,9 @@ _NUMBER: Final = re.compile(r"(?<!\w)[-+]?(?:(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)
 
 class Answer(EvaluatorFields):
     type: Literal["answer"]
-    expected: Annotated[str, StringConstraints(min_length=1)]
+    expected: Annotated[str, StringConstraints(min_length=1)] | None = None
+    expected_field: Annotated[str, StringConstraints(min_length=1)] | None = None
+    """The field of the task's line in its task set that holds what is expected, in place of `expected`."""
     match: Literal["exact", "regex", "number"] = "exact"
     """`exact`: equal but for blanks around it. `regex`: found anywhere. `number`: the last number of the text."""
     tolerance: Annotated[float, Field(ge=0)] = 1e-6
@@ -23,27 +25,41 @@ class Answer(EvaluatorFields):
 
     async def evaluate(self, finished: Finished) -> Evaluation:
         text = finished.answer.read_text(encoding="utf-8", errors="replace")
-        return Evaluation.of("answer", float(self._matches(text)))
+        expected = self.expected
+        if expected is None:
+            value = finished.task.get(self.expected_field or "")
+            if value is None or isinstance(value, dict | list):
+                return Evaluation.failed(f"the task has no expected answer in its field {self.expected_field!r}")
+            expected = str(value)
+        if problem := self._problem(expected):
+            return Evaluation.failed(problem)
+        return Evaluation.of("answer", float(self._matches(text, expected)))
 
     def problems(self, task_folder: Path) -> Sequence[tuple[str, str]]:
+        if (self.expected is None) == (self.expected_field is None):
+            return [("expected", "expected one of expected and expected_field")]
+        problem = self._problem(self.expected) if self.expected is not None else None
+        return [("expected", problem)] if problem else []
+
+    def _problem(self, expected: str) -> str | None:
         match self.match:
             case "regex":
                 try:
-                    re.compile(self.expected)
+                    re.compile(expected)
                 except re.error as error:
-                    return [("expected", f"expected a regular expression: {error}")]
-            case "number" if _last_number(self.expected) is None:
-                return [("expected", f"expected a number; got {self.expected!r}")]
-        return ()
+                    return f"expected a regular expression: {error}"
+            case "number" if _last_number(expected) is None:
+                return f"expected a number; got {expected!r}"
+        return None
 
-    def _matches(self, text: str) -> bool:
+    def _matches(self, text: str, expected: str) -> bool:
         match self.match:
             case "exact":
-                return text.strip() == self.expected.strip()
+                return text.strip() == expected.strip()
             case "regex":
-                return re.search(self.expected, text) is not None
+                return re.search(expected, text) is not None
             case "number":
-                got, wanted = _last_number(text), _last_number(self.expected)
+                got, wanted = _last_number(text), _last_number(expected)
                 assert wanted is not None
                 return got is not None and math.isclose(got, wanted, rel_tol=self.tolerance, abs_tol=self.tolerance)
 

@@ -1,9 +1,9 @@
 """What an evaluator gets and what it gives. It grades an outcome; it never changes the session."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict
 
@@ -23,6 +23,8 @@ class Finished:
     exit_code: int | None
     """The harness's; None when it was killed."""
     valid_calls: int
+    task: Mapping[str, Any]
+    """The task's line of its task set; empty where there is none."""
     task_folder: Path
     """What the paths in an evaluator's fields are relative to: the scenario's folder."""
 

@@ -1,7 +1,8 @@
 """`type: command`: a shell command judges the workspace. Exit code 0 is reward 1.0, any other 0.0.
 
 It runs in a copy of the workspace, in a sandbox of the harness's kind, and is given no model. `$POLAR_ANSWER` is the
-path of a file with the harness's final text, `$POLAR_SESSION` the session's id. A command that cannot run (126, 127),
+path of a file with the harness's final text, `$POLAR_TASK` that of one with the task's line of its task set as JSON,
+`$POLAR_SESSION` the session's id. A command that cannot run (126, 127),
 is killed or takes too long has judged nothing: that is an error, not a 0.0.
 """
 

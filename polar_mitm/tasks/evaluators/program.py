@@ -5,6 +5,7 @@ Nothing the agent left running is there, and nothing the program does reaches th
 """
 
 import asyncio
+import json
 import os
 import shutil
 import stat
@@ -19,6 +20,7 @@ from polar_mitm.sandboxes.scratch import prefix
 from polar_mitm.tasks.evaluators.base import Evaluation, Finished
 
 ANSWER = "answer.txt"
+TASK = "task.json"
 
 OUTPUT_LIMIT = 100_000
 """Characters of the program's output that are kept, from the end of each stream."""
@@ -51,14 +53,15 @@ async def run(
 ) -> Judged | Evaluation:
     """Run `argv`, in which `{home}` stands for its home; a failed Evaluation when it judged nothing.
 
-    `files` (name: text) and the answer lie in its home; `$POLAR_ANSWER` and `$POLAR_SESSION` tell of the session.
+    `files` (name: text) and the answer lie in its home; `$POLAR_ANSWER`, `$POLAR_TASK` and `$POLAR_SESSION` tell of the
+    session.
     `read_only` are host folders that it finds at the same path.
     """
     with tempfile.TemporaryDirectory(prefix=prefix(f"{finished.session_id}.evaluator")) as scratch:
         home = Path(scratch) / "home"
         home.mkdir()
         shutil.copyfile(finished.answer, home / ANSWER)
-        for name, text in (files or {}).items():
+        for name, text in {TASK: json.dumps(dict(finished.task)), **(files or {})}.items():
             (home / name).write_text(text)
         workspace = Path(scratch) / "workspace"
         try:
@@ -74,6 +77,7 @@ async def run(
                 "LANG": "C.UTF-8",
                 "POLAR_ANSWER": str(layout.home / ANSWER),
                 "POLAR_SESSION": finished.session_id,
+                "POLAR_TASK": str(layout.home / TASK),
             },
             workspace=workspace,
             home=home,

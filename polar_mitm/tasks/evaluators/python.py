@@ -2,7 +2,8 @@
 
 `function: checks.py:grade` names a file beside the scenario, `function: package.module:grade` a module that polar's
 Python can import. It runs in a sandbox of the harness's kind, in a copy of the workspace, and is called with one
-mapping: `workspace` and `answer_file` (paths), `answer` (text), `session` (id), `exit_code`, `valid_calls`. It returns
+mapping: `workspace` and `answer_file` (paths), `answer` (text), `session` (id), `exit_code`, `valid_calls`, and `task`,
+the task's line of its task set. It returns
 a number, or a mapping of names to numbers in which `reward` is the reward, or else their mean is. What it raises, and
 what is no finite number, is an error of the evaluation.
 """
@@ -26,6 +27,8 @@ place, name, session, mark = sys.argv[1:5]
 about = json.loads(session)
 with open(os.environ["POLAR_ANSWER"], encoding="utf-8", errors="replace") as file:
     about["answer"] = file.read()
+with open(os.environ["POLAR_TASK"], encoding="utf-8") as file:
+    about["task"] = json.load(file)
 about |= {"answer_file": os.environ["POLAR_ANSWER"], "workspace": os.getcwd(), "session": os.environ["POLAR_SESSION"]}
 if place.endswith(".py"):
     spec = importlib.util.spec_from_file_location("task_evaluator", place)
