@@ -30,6 +30,7 @@ type Relation = Literal[
     "extends",
     "template_tail",
     "rewritten",
+    "diverges",
     "rewound",
     "retried",
     "compacted",
@@ -37,7 +38,8 @@ type Relation = Literal[
     "side_request",
     "ambiguous",
 ]
-"""How a call's prompt stands to what was sampled before it."""
+"""How a call's prompt stands to what was sampled before it. `rewritten`: the parent's prompt is its beginning, the
+response came back rendered otherwise. `diverges`: the same conversation, but the prompt leaves the parent's prompt."""
 
 type Cause = Literal[
     "arguments_rerendered",
@@ -49,9 +51,12 @@ type Cause = Literal[
     "compaction",
     "truncation",
     "template_tail",
+    "message_edited",
+    "retokenised",
     "unknown",
 ]
-"""Why a prompt does not continue what was sampled."""
+"""Why a prompt does not continue what was sampled. `message_edited`: a message came back with other text, or not at
+all. `retokenised`: the same text, cut into other tokens."""
 
 
 class Part(BaseModel):

@@ -1,0 +1,97 @@
+"""What becomes of each call's sampled tokens, before any trace is built: trainable, or in which bin and why."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from polar_mitm.trajectory.relate import Link, side
+from polar_mitm.trajectory.seen import Seen, repeated
+from polar_mitm.trajectory.trace import Bin
+
+
+@dataclass(slots=True, frozen=True)
+class Fate:
+    """`trained`: to be trained, but for spans that a grammar forced."""
+
+    bin: Bin
+    reason: str
+
+
+TRAINED = Fate("trained", "sampled in this context")
+
+
+def fates(links: Sequence[Link], kinds: Collection[str]) -> list[Fate]:
+    """A fate for each link. `kinds` are the kinds of calls that are trained."""
+    return _Fates(links, kinds).all()
+
+
+class _Fates:
+    def __init__(self, links: Sequence[Link], kinds: Collection[str]) -> None:
+        self.links = links
+        self.kinds = kinds
+        self.continued: dict[str, str] = {}
+        """By call id, a call that goes on from its answer."""
+        self.repeats = {
+            repeated(link.call) for link in links if repeated(link.call) and link.call.delivery == "delivered"
+        }
+        """Calls whose answer reached the harness by a retry."""
+        self.rivals: dict[str, str] = {}
+        """Calls that cannot be told apart as the parent of the call that is named."""
+        for link in links:
+            if link.relation == "ambiguous" and _same_prompt(link.rivals):
+                self.rivals.update({rival.call_id: link.call.call_id for rival in link.rivals})
+            elif link.parent is not None and link.returned and not side(link.call):
+                self.continued.setdefault(link.parent.call_id, link.call.call_id)
+
+    def all(self) -> list[Fate]:
+        return [self._fate(link) for link in self.links]
+
+    def _fate(self, link: Link) -> Fate:
+        call = link.call
+        if call.twin:
+            return Fate("quarantined", "another record has the same call id")
+        if call.invalid is not None:
+            return Fate("invalid", call.invalid)
+        if call.kind not in self.kinds and (side(call) or call.kind != "retry"):
+            return Fate("side_request", f"{call.kind}: {call.kind_reason}" if call.kind_reason else call.kind)
+        if follower := self.rivals.get(call.call_id):
+            why = f"{follower} continues this answer or another one to the same prompt: no sign tells which"
+            return Fate("quarantined", why)
+        if call.call_id in self.continued:
+            return TRAINED
+        return self._last(link)
+
+    def _last(self, link: Link) -> Fate:
+        """Of a call that nothing continues."""
+        call, others = link.call, [sibling.call for sibling in link.siblings if sibling is not link]
+        living = [other for other in others if not other.twin and other.invalid is None]
+        if chosen := next((other for other in living if other.call_id in self.continued), None):
+            return Fate("superseded", f"the harness went on from {chosen.call_id}, which answers the same prompt")
+        if any(other.call_id in self.rivals for other in living):
+            return Fate("superseded", "the harness went on from another answer to the same prompt")
+        arrived = [other for other in living if self._arrived(other)]
+        if not self._arrived(call):
+            if arrived:
+                return Fate("superseded", f"{arrived[-1].call_id} answers the same prompt, and was delivered")
+            return _undelivered(call)
+        if arrived:
+            return Fate("quarantined", f"{arrived[-1].call_id} answers the same prompt: no sign tells which counted")
+        return TRAINED
+
+    def _arrived(self, call: Seen) -> bool:
+        delivered = call.delivery == "delivered" or call.call_id in self.repeats
+        return delivered and call.failure is None and call.finish_reason != "abort"
+
+
+def _undelivered(call: Seen) -> Fate:
+    if call.finish_reason == "abort":
+        return Fate("aborted", call.failure or "the engine gave up this request")
+    if call.failure is not None:
+        return Fate("undelivered", f"the harness was told an error instead: {call.failure}")
+    if call.delivery == "aborted":
+        return Fate("aborted", "the client left before the answer")
+    return Fate("undelivered", "the answer did not arrive whole")
+
+
+def _same_prompt(rivals: Sequence[Seen]) -> bool:
+    """Answers to one prompt, of which the harness used one. Other rivals are turns of their own."""
+    return all(rival.prompt is rivals[0].prompt or rival.spoken is rivals[0].spoken for rival in rivals)

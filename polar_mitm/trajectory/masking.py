@@ -1,0 +1,19 @@
+"""Whether a session may be trained on at all."""
+
+from polar_mitm.trajectory.seen import Session
+
+
+def masked(session: Session, *, keep_unrewarded: bool) -> str | None:
+    """Why no token of this session is trained; None when nothing is against it."""
+    record = session.record
+    if record.poisoned is not None:
+        return f"poisoned: {record.poisoned}"
+    if session.torn:
+        return "incomplete: its last call was cut off"
+    if record.status == "open":
+        return "incomplete: it was never closed"
+    if record.status != "completed":
+        return f"{record.status}: {record.status_reason}" if record.status_reason else record.status
+    if record.reward is None and not keep_unrewarded:
+        return f"no reward: {record.evaluation_error or 'no evaluator gave one'}"
+    return None
