@@ -69,6 +69,8 @@ class SessionRecord(BaseModel):
     """Why there is no reward, when the evaluation itself failed."""
     poisoned: str | None = None
     """Why calls.jsonl may lack calls that were made. A poisoned session is never trained on."""
+    limited: list[str] = []
+    """Size limits that were met: what is not in flows.mitm, or that calls were refused. calls.jsonl is whole."""
     calls: int = 0
     """Calls in calls.jsonl, as of the last time this file was written."""
     prompt_tokens: int = 0

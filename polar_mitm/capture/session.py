@@ -109,6 +109,14 @@ class SessionLog:
             self.session.poisoned = reason
             self._save()
 
+    def limit(self, reason: str) -> None:
+        """Say once on the record that a size limit was met. What was recorded stays good."""
+        with self._lock:
+            if reason not in self.session.limited:
+                logger.warning("session %s: %s", self.session.session_id, reason)
+                self.session.limited = [*self.session.limited, reason]
+                self._save()
+
     def _save(self) -> None:
         try:
             self.folder.write(self.session)

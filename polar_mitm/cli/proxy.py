@@ -1,15 +1,19 @@
 """`polar proxy` and `polar web`: the proxy alone, and the same inside mitmweb."""
 
 import logging
+import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.logging import RichHandler
 
-from polar_mitm.cli.shell import BAD_USAGE, default_engine_url, err, out, run_async
+from polar_mitm.capture.record import Call
+from polar_mitm.cli.shell import BAD_USAGE, default_engine_url, err, out, run_async, tell
 from polar_mitm.harnesses.paste import lines_to_paste
 from polar_mitm.proxy.addons import standalone
+from polar_mitm.proxy.lines import call_line
 from polar_mitm.proxy.master import EmbeddedProxy, FlowReader
 
 Port = Annotated[int, typer.Option(min=0, max=65535, help="Port of the proxy; 0 picks a free one.")]
@@ -21,6 +25,9 @@ Out = Annotated[Path, typer.Option("--out", help="Folder for the session's folde
 Host = Annotated[str, typer.Option(help="Address to listen on. Anything but loopback lets others use your engine.")]
 Model = Annotated[str, typer.Option(help="Served model name; the engine's first one when empty.")]
 Grace = Annotated[float, typer.Option(min=0, help="Seconds a streamed request waits before its headers go out.")]
+SessionMb = Annotated[
+    int, typer.Option("--session-mb", min=1, help="How large, in MB, calls.jsonl and flows.mitm may each grow.")
+]
 Keepalive = Annotated[float, typer.Option(min=0.1, help="Longest silence of an open stream, in seconds.")]
 
 LOCAL_ENGINE = "http://127.0.0.1:8000"
@@ -35,9 +42,10 @@ def proxy(
     model: Model = "",
     grace: Grace = 10,
     keepalive: Keepalive = 10,
+    session_mb: SessionMb = 2000,
 ) -> None:
     """Stand between any harness and the engine; one open session takes every call."""
-    _serve(_proxy(port, base_url_port, engine_url, out_folder, host, model, grace, keepalive))
+    _serve(_proxy(port, base_url_port, engine_url, out_folder, host, model, grace, keepalive, session_mb))
 
 
 def web(
@@ -50,11 +58,12 @@ def web(
     model: Model = "",
     grace: Grace = 10,
     keepalive: Keepalive = 10,
+    session_mb: SessionMb = 2000,
     read: Annotated[Path | None, typer.Option(help="Look at saved flows; nothing listens but the page.")] = None,
 ) -> None:
     """The same inside mitmweb, or a look at saved flows."""
     if read is None:
-        _serve(_proxy(port, base_url_port, engine_url, out_folder, host, model, grace, keepalive, web_port))
+        _serve(_proxy(port, base_url_port, engine_url, out_folder, host, model, grace, keepalive, session_mb, web_port))
     elif read.is_file():
         run_async(lambda: _read(FlowReader(read, web_port)))
     else:
@@ -71,10 +80,11 @@ def _proxy(
     model: str,
     grace: float,
     keepalive: float,
+    session_mb: int,
     web_port: int | None = None,
 ) -> EmbeddedProxy:
     return EmbeddedProxy(
-        standalone(),
+        standalone(show_call),
         host=host,
         port=port,
         base_url_port=base_url_port,
@@ -84,7 +94,23 @@ def _proxy(
         polar_model=model,
         polar_grace=str(grace),
         polar_keepalive=str(keepalive),
+        polar_session_mb=str(session_mb),
     )
+
+
+def show_call(call: Call, model: str) -> None:
+    """Print the call on a line of its own: when it ended, then what it was."""
+    ended = time.strftime("%H:%M:%S", time.localtime(call.identity.finished_at))
+    with suppress(OSError):  # who reads this may leave, and the calls go on
+        tell(out, f"{ended}  {call_line(call, model)}", style=_style(call))
+
+
+def _style(call: Call) -> str | None:
+    if call.error:
+        return "red"
+    if not call.checks.valid:
+        return "yellow"
+    return None if call.origin.kind == "turn" else "dim"
 
 
 def _serve(embedded: EmbeddedProxy) -> None:

@@ -20,6 +20,7 @@ from polar_mitm.engine.local import EngineFailed
 from polar_mitm.engine.steps import InstallFailed as EngineInstallFailed
 from polar_mitm.harnesses.base import HarnessMissing
 from polar_mitm.harnesses.install import InstallFailed as HarnessInstallFailed
+from polar_mitm.proxy.lines import printable
 from polar_mitm.proxy.master import ProxyFailed
 from polar_mitm.rollout.resume import RunBusy
 from polar_mitm.rollout.run import NotReady
@@ -71,11 +72,6 @@ def one_of[T: (str, list[str])](names: Iterable[str]) -> Callable[[T], T]:
 def tell(console: Console, text: str, *, style: str | None = None) -> None:
     """Print the text as it is, on lines as long as they are. What would steer the terminal becomes visible instead."""
     console.print(printable(text), style=style, highlight=False, markup=False, soft_wrap=True)
-
-
-def printable(text: str) -> str:
-    """Harnesses and models write part of what is shown here: no escape sequence of theirs reaches the terminal."""
-    return "".join(sign if sign.isprintable() or sign in "\n\t" else "\ufffd" for sign in text)
 
 
 def print_json(value: Any) -> None:

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from polar_mitm.capture.record import Call
-from polar_mitm.cli.shell import printable
+from polar_mitm.proxy.lines import printable
 from polar_mitm.rollout.outcome import Outcome, mean_logprob
 
 

@@ -1,11 +1,14 @@
 """What the addons of one proxy share: the open sessions, the waiting times, and the sockets that may be dialled."""
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
 from mitmproxy.connection import Client
 
+from polar_mitm.capture.record import Call
+from polar_mitm.proxy.lines import log_call
 from polar_mitm.proxy.sessions import Sessions
 
 type Address = tuple[str, int]
@@ -18,6 +21,10 @@ class Border:
     """How long a streamed request waits silently: within it, a failure still gets its true status."""
     keepalive_s: float = 10.0
     """Longest silence of a stream whose headers are out."""
+    session_bytes: int = 2 * 10**9
+    """How large each of a session's two files may grow: past it no flow is kept, and no call is served."""
+    on_call: Callable[[Call, str], None] = log_call
+    """Told of each call once it is recorded, with the model that the client asked for."""
     opening: asyncio.Task[None] | None = None
     """Opens the session that calls belong to, where the proxy opens one itself; calls that come earlier wait for it."""
     diverted: WeakKeyDictionary[Client, tuple[Address, Address]] = field(default_factory=WeakKeyDictionary)

@@ -34,18 +34,29 @@ class KeepFlows:
             return
         try:
             async with self._one_at_a_time:
-                await asyncio.to_thread(_append, session.log.folder.flows, flow)
+                kept = await asyncio.to_thread(_append, session.log.folder.flows, flow, self.border.session_bytes)
         except OSError as error:
             logger.error("polar: %s can't be written: %s", session.log.folder.flows, error)
+            return
+        if not kept:
+            limit = self.border.session_bytes
+            reason = f"flows.mitm would pass the session's limit of {limit} bytes: not every flow is in it"
+            await asyncio.to_thread(session.log.limit, reason)
 
 
-def _append(path: Path, flow: http.HTTPFlow) -> None:
-    """Add the flow, or leave the file as it was: a torn flow would hide all that follow it from a reader."""
+def _append(path: Path, flow: http.HTTPFlow, limit: int) -> bool:
+    """Add the flow, or leave the file as it was: a torn flow would hide all that follow it from a reader.
+
+    False where the file would be larger than `limit` bytes. Raises OSError.
+    """
     whole = BytesIO()
     io.FlowWriter(whole).add(flow)
     with path.open("ab", buffering=0) as file:
         end = file.tell()
+        if end + len(whole.getbuffer()) > limit:
+            return False
         written = file.write(whole.getbuffer())
         if written != len(whole.getbuffer()):
             file.truncate(end)
             raise OSError(errno.ENOSPC, f"only {written} of {len(whole.getbuffer())} bytes were written")
+    return True

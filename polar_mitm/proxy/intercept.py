@@ -19,6 +19,7 @@ from polar_mitm.providers import PROVIDERS, Provider, Request, Route, recognise,
 from polar_mitm.proxy.body import LARGEST_BODY, read_object
 from polar_mitm.proxy.border import Border
 from polar_mitm.proxy.exchange import BROKE, Answer, Exchange, Repeat
+from polar_mitm.proxy.lines import printable
 from polar_mitm.proxy.loopback import TICKET_HEADER, Loopback, Waiting
 from polar_mitm.proxy.retries import RETRY_HEADER, Retries, Sampled, key_of, retry_count
 from polar_mitm.proxy.sessions import KEY_HEADERS, Session, UnknownSession, find_key, split_session_path
@@ -62,7 +63,8 @@ class Intercept:
         while self.waiting:
             _, waiting = self.waiting.popitem()
             waiting.task.cancel()
-            _store(waiting, _finish(waiting, "partial" if waiting.sent else "aborted"))
+            _write(waiting, call := _finish(waiting, "partial" if waiting.sent else "aborted"))
+            self.border.on_call(call, waiting.exchange.ask.model)
         if self.loopback:
             self._closing = asyncio.get_running_loop().create_task(self.loopback.close())
 
@@ -117,10 +119,10 @@ class Intercept:
                 if request.method == "HEAD":  # Claude Code's look whether the API is there; only the headers may follow
                     flow.response.raw_content = b""
         except CallError as error:
-            logger.warning("polar: %s %s: %s", request.method, request.path, error.detail)
+            logger.warning("polar: %s", printable(f"{request.method} {request.path}: {error.detail}"))
             flow.response = _failed(found[0] if found else speaker(request), error)
         except Exception:  # the border: whatever broke, the client gets an answer in its own form
-            logger.exception("polar: %s %s failed", request.method, request.path)
+            logger.exception("polar: %s failed", printable(f"{request.method} {request.path}"))
             flow.response = self._broke(flow, found[0] if found else speaker(request))
 
     def responseheaders(self, flow: http.HTTPFlow) -> None:
@@ -152,7 +154,7 @@ class Intercept:
 
     def tls_failed_client(self, data: TlsData) -> None:
         name = data.conn.sni or "an unnamed host"
-        logger.warning("polar: a client broke off TLS to %s: does it trust polar's CA certificate?", name)
+        logger.warning("polar: a client broke off TLS to %s: does it trust polar's CA certificate?", printable(name))
 
     def _session(
         self, flow: http.HTTPFlow, credentials: str | None, session_id: str | None, key: str | None
@@ -182,6 +184,7 @@ class Intercept:
         session = self.by_flow.get(flow)
         if session is None:
             raise CallError("unauthorized", "polar: this API key belongs to no open session")
+        await self._have_room(session)
         content, body = _body(flow)
         ask = provider.parse(request, route, body)
         retries = self.retries.setdefault(session, Retries())
@@ -198,6 +201,14 @@ class Intercept:
             exchange.call.origin.kind_reason += f"; {RETRY_HEADER} {count}, but no equal call left a sample"
         retries.add(key, Sampled(exchange.call.identity.call_id, exchange.shared))
         await self._exchange(flow, exchange, task)
+
+    async def _have_room(self, session: Session) -> None:
+        """Raises CallError where the session's log is full: a few compressed bodies stand for gigabytes."""
+        limit, calls = self.border.session_bytes, session.log.folder.calls
+        if calls.exists() and calls.stat().st_size >= limit:
+            reason = f"calls.jsonl has reached the session's limit of {limit} bytes: no further call is served"
+            await asyncio.to_thread(session.log.limit, reason)
+            raise CallError("too_large", f"polar: {reason}; begin another session, or start polar with a larger one")
 
     async def _exchange(self, flow: http.HTTPFlow, exchange: Exchange, task: asyncio.Task[Answer]) -> None:
         """Wait for the answer in the hook; a stream that outlives the grace goes on through the loopback."""
@@ -229,7 +240,8 @@ class Intercept:
         await waiting.exchange.settled()
         if self.waiting.pop(waiting.flow.id, None):
             call = _finish(waiting, status)
-            await asyncio.to_thread(_store, waiting, call)
+            await asyncio.to_thread(_write, waiting, call)
+            self.border.on_call(call, waiting.exchange.ask.model)
 
 
 def _finish(waiting: Waiting, status: DeliveryStatus) -> Call:
@@ -240,7 +252,7 @@ def _finish(waiting: Waiting, status: DeliveryStatus) -> Call:
     return waiting.exchange.finish(Delivery(status=status, bytes_sent=waiting.sent))
 
 
-def _store(waiting: Waiting, call: Call) -> None:
+def _write(waiting: Waiting, call: Call) -> None:
     """Write the record to the session's log, and as it stands there onto the flow."""
     if line := waiting.exchange.session.log.record(call):
         call.parent_call_id, call.checks = line.parent_call_id, line.checks

@@ -34,9 +34,9 @@ SMALL_ANSWER: Final = 1024
 LONG_INSTRUCTION: Final = 300
 """Characters. What asks a model for the summary of a conversation is a page, not a line that a person typed."""
 
-_TITLE: Final = re.compile(r"\btitles?\b", re.IGNORECASE)
-_SUMMARY: Final = re.compile(r"\bsummar", re.IGNORECASE)
-_OF_THIS: Final = re.compile(r"\b(?:conversation|context|hand-?off|history|so far)\b", re.IGNORECASE)
+TITLE: Final = re.compile(r"\btitles?\b", re.IGNORECASE)
+SUMMARY: Final = re.compile(r"\bsummar\w*", re.IGNORECASE)
+OF_THIS: Final = re.compile(r"\b(?:conversation|context|hand-?off|history|so far)\b", re.IGNORECASE)
 
 
 @dataclass(slots=True, frozen=True)
@@ -92,7 +92,7 @@ def _compaction(ask: Ask, main: Opening | None) -> str | None:
     if not _answered(ask.chat) or not isinstance(messages[-1], User):
         return None
     texts = [part.text for part in messages[-1].parts if isinstance(part, Text)]
-    if not texts or not (_SUMMARY.search(texts[-1]) and _OF_THIS.search(texts[-1])):
+    if not texts or not (SUMMARY.search(texts[-1]) and OF_THIS.search(texts[-1])):
         return None
     signs = []
     if main and main.tools and not ask.chat.tools:
@@ -110,7 +110,7 @@ def _subagent(marks: Mapping[str, str]) -> str | None:
 
 def _title(ask: Ask) -> str | None:
     chat = ask.chat
-    if chat.tools or _answered(chat) or not _TITLE.search(_system(chat)):
+    if chat.tools or _answered(chat) or not TITLE.search(_system(chat)):
         return None
     signs = []
     if sum(len(message.parts) for message in chat.messages if isinstance(message, User)) > 1:

@@ -36,6 +36,9 @@ class Standalone:
         loader.add_option("polar_model", str, "", "Served model name; the engine's first one when empty.")
         loader.add_option("polar_out", str, "runs", "Folder in which the session's folder is made.")
         loader.add_option("polar_grace", str, "10", "Seconds that a streamed request waits before its headers go out.")
+        loader.add_option(
+            "polar_session_mb", str, "2000", "How large, in MB, calls.jsonl and flows.mitm may each grow."
+        )
         loader.add_option("polar_keepalive", str, "10", "Longest silence of an open stream, in seconds.")
         try:
             ctx.options.process_deferred()
@@ -48,9 +51,12 @@ class Standalone:
 
     def configure(self, updated: set[str]) -> None:
         if "polar_grace" in updated:
-            self.border.grace_s = _seconds("polar_grace", ctx.options.polar_grace, least=0)
+            self.border.grace_s = _number("polar_grace", ctx.options.polar_grace, least=0)
         if "polar_keepalive" in updated:
-            self.border.keepalive_s = _seconds("polar_keepalive", ctx.options.polar_keepalive, least=0.1)
+            self.border.keepalive_s = _number("polar_keepalive", ctx.options.polar_keepalive, least=0.1)
+        if "polar_session_mb" in updated:
+            megabytes = _number("polar_session_mb", ctx.options.polar_session_mb, least=1, unit="megabytes")
+            self.border.session_bytes = int(megabytes * 10**6)
         if "polar_engine_url" in updated and not ctx.options.polar_engine_url.startswith(("http://", "https://")):
             raise exceptions.OptionsError(f"polar_engine_url: {ctx.options.polar_engine_url!r} is no http(s) URL")
 
@@ -93,14 +99,14 @@ class Standalone:
         logger.info("polar: %s on %s; calls go to %s", capabilities.model, capabilities.url, folder.calls)
 
 
-def _seconds(name: str, text: str, *, least: float) -> float:
+def _number(name: str, text: str, *, least: float, unit: str = "seconds") -> float:
     try:
-        seconds = float(text)
+        number = float(text)
     except ValueError:
-        seconds = -1.0
-    if not least <= seconds < float("inf"):
-        raise exceptions.OptionsError(f"{name}: {text!r} is not a number of seconds of at least {least:g}")
-    return seconds
+        number = -1.0
+    if not least <= number < float("inf"):
+        raise exceptions.OptionsError(f"{name}: {text!r} is not a number of {unit} of at least {least:g}")
+    return number
 
 
 def _leave(code: int) -> None:

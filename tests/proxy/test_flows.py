@@ -86,7 +86,7 @@ async def test_a_flow_that_does_not_fit_on_the_disk_leaves_the_file_readable(
         assert (await on.post(CHAT)).ok
         append = flows_module._append
 
-        def half(path: Path, flow: object) -> None:
+        def half(path: Path, flow: object, limit: int) -> bool:
             raise OSError(28, "No space left on device")
 
         monkeypatch.setattr(flows_module, "_append", half)
@@ -99,21 +99,36 @@ async def test_a_flow_that_does_not_fit_on_the_disk_leaves_the_file_readable(
         assert on.session.log.session.poisoned is None  # the calls are all there
 
 
+async def test_past_the_sessions_limit_no_flow_is_kept_and_the_session_says_so(stage: Staged) -> None:
+    async with stage() as on:
+        for _ in range(3):
+            assert (await on.post(CHAT)).ok
+        flows = on.session.log.folder.flows
+        on.border.session_bytes = flows.stat().st_size + 10
+        for _ in range(3):
+            assert (await on.post(CHAT)).ok
+        assert (len(on.flows()), len(on.calls())) == (3, 6)
+        record = on.session.log.folder.load()
+        assert record.poisoned is None  # the calls are all there
+        assert [reason.partition(" ")[0] for reason in record.limited] == ["flows.mitm"]
+        assert str(on.border.session_bytes) in record.limited[0]
+
+
 def test_half_a_write_is_taken_back(tmp_path: Path) -> None:
     import resource
 
     from mitmproxy.test import tflow
 
     path = tmp_path / "flows.mitm"
-    flows_module._append(path, tflow.tflow())
+    flows_module._append(path, tflow.tflow(), 10**9)
     size = path.stat().st_size
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size + 100, hard))
     try:
         with pytest.raises(OSError, match=r"only 100 of \d+ bytes were written"):
-            flows_module._append(path, tflow.tflow())
+            flows_module._append(path, tflow.tflow(), 10**9)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert path.stat().st_size == size
-    flows_module._append(path, tflow.tflow())
+    flows_module._append(path, tflow.tflow(), 10**9)
     assert len(read_flows(path)) == 2

@@ -154,6 +154,68 @@ async def test_a_model_path_with_a_prefix_on_any_host_is_a_call(stage: Staged) -
         assert on.calls()[0].origin.path == "/llm/v1/chat/completions"
 
 
+def chunked(ask: Ask, trailers: bytes, *lines: str) -> bytes:
+    """The request with its body in chunks of seven bytes, and then these trailers."""
+    body = orjson.dumps(ask.body)
+    chunks = b"".join(
+        b"%x\r\n%s\r\n" % (len(piece), piece) for piece in (body[at : at + 7] for at in range(0, len(body), 7))
+    )
+    head = "\r\n".join([f"POST {ask.target} HTTP/1.1", f"Host: {ask.host}", "Transfer-Encoding: chunked", *lines])
+    return head.encode() + b"\r\n\r\n" + chunks + b"0\r\n" + trailers + b"\r\n"
+
+
+@pytest.mark.parametrize("ask", [CHAT, streamed(CHAT)], ids=["json", "stream"])
+async def test_a_chunked_body_is_read_and_its_trailers_are_dropped(
+    ask: Ask, stage: Staged, caplog: pytest.LogCaptureFixture
+) -> None:
+    sent = chunked(ask, b"X-Checksum: 1234\r\nX-Other: a\r\n", "Trailer: X-Checksum")
+    async with stage(Reply(delay_s=0.1), grace_s=0.05) as on, Wire(on.proxy.port) as wire:
+        await wire.tunnel(ask.host, on.session, on.trust)
+        await wire.send(sent)
+        if ask is CHAT:
+            assert (await wire.response())[0] == 200
+            await wire.send(sent)  # the connection is as good as before
+            assert (await wire.response())[0] == 200
+        else:
+            await until(lambda: on.calls())
+        for call in on.calls():
+            assert (call.error, call.request.messages[0]["content"]) == (None, "Say hello.")
+        assert len(on.calls()) == (2 if ask is CHAT else 1)
+        assert "crashed" not in caplog.text
+
+
+async def test_trailers_that_are_no_headers_are_a_400_or_the_end_of_the_connection_and_no_call(
+    stage: Staged, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with stage() as on, Wire(on.proxy.port) as wire:
+        await wire.tunnel(CHAT.host, on.session, on.trust)
+        await wire.send(chunked(CHAT, b"no header at all\r\n"))
+        assert b"200 OK" not in await wire.rest()
+        assert on.calls() == []
+        assert "crashed" not in caplog.text
+
+
+TOO_LARGE = {"anthropic": "request_too_large", "google": "INVALID_ARGUMENT"}
+
+
+@pytest.mark.parametrize("ask", JSON_ASKS, ids=str)
+async def test_a_session_whose_log_is_full_is_served_no_more_and_says_why(ask: Ask, stage: Staged) -> None:
+    async with stage() as on:
+        other = on.open_session()
+        assert (await on.post(ask.saying("hello " * 400))).ok
+        on.border.session_bytes = 1200
+        for _ in range(2):
+            got = await on.post(ask)
+            assert (got.status, status_of(got.json)) == (413, TOO_LARGE.get(ask.provider, "invalid_request_error"))
+            assert "the session's limit of 1200 bytes" in got.json["error"]["message"]
+        assert (await on.post(ask, session=other)).ok
+        assert len(on.fake.requests) == 2
+        assert len(on.calls()) == 1
+        limited = on.session.log.folder.load().limited
+        assert [reason.partition(" ")[0] for reason in limited] == ["calls.jsonl", "flows.mitm"]
+        assert on.session.log.session.poisoned is None
+
+
 UPGRADE = (
     b"GET /v1/responses HTTP/1.1\r\nHost: api.openai.com\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
     b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"

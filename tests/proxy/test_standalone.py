@@ -99,6 +99,9 @@ async def test_mitmdump_serves_one_session_for_anyone_and_closes_it_when_it_ends
         assert record.engine and (record.engine.url, record.engine.model) == (fake.url, "fake")
         assert [call.origin.provider for call in read_calls(session.calls)] == [ask.provider for ask in JSON_ASKS]
         assert session.flows.stat().st_size > 0
+        for call in read_calls(session.calls):
+            (line,) = (line for line in dump.text.splitlines() if f" {call.origin.provider}  " in line)
+            assert call.identity.session_id in line and "  turn  " in line and "  stop  " in line
 
 
 async def test_a_reload_that_breaks_the_addon_leaves_the_fence_and_one_that_mends_it_serves_again(
@@ -234,6 +237,7 @@ async def test_a_start_that_is_cancelled_leaves_nothing_behind(folder: Path) -> 
         ("polar_grace", "nan", "polar_grace: 'nan' is not"),
         ("polar_keepalive", "0", "polar_keepalive: '0' is not a number of seconds of at least 0.1"),
         ("polar_keepalive", "inf", "polar_keepalive: 'inf' is not"),
+        ("polar_session_mb", "0", "polar_session_mb: '0' is not a number of megabytes of at least 1"),
         ("polar_engine_url", "localhost:8000", "polar_engine_url: 'localhost:8000' is no http"),
         ("polar_grace", 5, "Expected <class 'str'> for polar_grace"),
         ("polar_gracee", "5", "Unknown options: polar_gracee"),

@@ -9,6 +9,8 @@ from hashlib import shake_128
 from itertools import cycle
 from typing import Final
 
+from polar_mitm.proxy.kinds import OF_THIS, SUMMARY, TITLE
+
 WORDS: Final = (
     ("u", "e"),
     ("ka", "mi", "so", "tu"),
@@ -28,7 +30,10 @@ TAG = re.compile(r"</?[A-Za-z][\w-]{0,38}>")
 # What begins Claude Code's first system block, a line of hashes; polar keeps it out of the prompt by these words.
 BILLING: Final = "x-anthropic-billing-header:"
 
-_KEPT = re.compile(f"{TAG.pattern}|{BILLING}")
+# The single words by which polar tells a side request, with the marks around them: a letter there would hide the word.
+_SIGNS = "|".join(sign.pattern for sign in (TITLE, SUMMARY, OF_THIS))
+
+_KEPT = re.compile(rf"{TAG.pattern}|{BILLING}|[^\w\s]*(?i:{_SIGNS})[^\w\s]*")
 
 # What differs between two runs of one version, or is one digit longer in another; each becomes one fixed text.
 _CHANGING = (
@@ -45,12 +50,12 @@ _CHANGING = (
 
 
 def filler(text: str) -> str:
-    """Filler for a text. Tags stay, and the beginning of the billing line."""
+    """Filler for a text. Tags stay, the beginning of the billing line, and the words that polar looks for."""
     return "\n".join(map(_line, text.split("\n")))
 
 
 def is_filler(text: str) -> bool:
-    """Whether there is nothing in the text but invented words, tags and that line's beginning."""
+    """Whether there is nothing in the text but invented words and what `filler` keeps."""
     return all(word in KNOWN for word in _KEPT.sub(" ", text).split())
 
 
