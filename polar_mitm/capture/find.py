@@ -2,8 +2,12 @@
 
 import os
 from pathlib import Path
+from typing import Final
 
 from polar_mitm.capture.folder import SessionFolder
+
+NAMES: Final = frozenset({"session.json", "calls.jsonl", "calls.jsonl.zst"})
+"""A folder that holds one of them is a session's."""
 
 
 def find_sessions(path: Path) -> list[SessionFolder]:
@@ -15,7 +19,7 @@ def find_sessions(path: Path) -> list[SessionFolder]:
     found = []
     for name, inner, files in os.walk(path, onerror=_refuse):
         session = SessionFolder(Path(name))
-        if {session.record.name, session.calls.name} & set(files):
+        if NAMES & set(files):
             found.append(session)
             inner.clear()
     return sorted(found, key=lambda session: session.path)

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 
 from polar_mitm import __version__
 from polar_mitm.capture.canonical import loads
+from polar_mitm.capture.forms import present
 from polar_mitm.capture.record import Tokens
 
 SESSION_SCHEMA = 1
@@ -28,6 +29,17 @@ class SessionEngine(BaseModel):
     url: str
     model: str
     engine_version: str | None = None
+
+
+class Seal(BaseModel):
+    """What a file of calls holds, compressed or not."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    sha256: str
+    """Of the lines as text, 64 hex characters."""
+    bytes: int
+    """Of the lines as text."""
 
 
 class SessionRecord(BaseModel):
@@ -78,6 +90,9 @@ class SessionRecord(BaseModel):
     response_tokens: int = 0
     not_carried: dict[str, int] = {}
     """By field of the requests: on how many calls the model was not given it. Why is on each call."""
+    seal: Seal | None = None
+    """What the calls were when the session was closed: readers refuse a file that holds anything else. Null while it is
+    open, and while a call that ended later is being added."""
     polar_version: str = Field(default_factory=lambda: __version__)
 
     @property
@@ -119,7 +134,8 @@ class SessionFolder:
 
     @property
     def calls(self) -> Path:
-        return self.path / "calls.jsonl"
+        """`calls.jsonl`, or `calls.jsonl.zst` where it was compressed."""
+        return present(self.path / "calls.jsonl")
 
     @property
     def flows(self) -> Path:

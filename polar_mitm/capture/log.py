@@ -16,10 +16,12 @@ from typing import Any, Literal, Self
 
 from polar_mitm.capture.canonical import content_hash, dumps
 from polar_mitm.capture.checks import verify
+from polar_mitm.capture.forms import present
 from polar_mitm.capture.history import History
 from polar_mitm.capture.ids import pack
 from polar_mitm.capture.reader import CallFileError, Lines
 from polar_mitm.capture.record import Call, CallLine, Named, Prompt
+from polar_mitm.capture.seal import sealed, sync_folder
 
 __all__ = ["CallLog", "CallLogError", "Durability", "verify"]
 
@@ -37,7 +39,8 @@ class CallLog:
 
     A torn last line of an earlier process is moved to `<file>.torn-<n>`; `torn` says so. The file is locked for other
     logs until `close`. `calls`, `prompt_tokens`, `response_tokens` and `not_carried` count what stands in the file.
-    Raises OSError, CallFileError when the file cannot be read, CallLogError when another process is writing it.
+    Raises OSError, CallFileError when the file cannot be read, CallLogError when another process is writing it or when
+    it is sealed.
     """
 
     def __init__(self, path: Path, *, durability: Durability = "call") -> None:
@@ -52,6 +55,8 @@ class CallLog:
         self._history = History()
         self._lock = threading.Lock()
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if sealed(path) or present(path) != path:
+            raise CallLogError(f"{path} is sealed: its session was closed")
         self._file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             self._claim()
@@ -112,7 +117,7 @@ class CallLog:
             _set_aside(self._file, self.path, lines.end)
             self.torn = True
         if self._durability == "call":
-            _sync_folder(self.path.parent)
+            sync_folder(self.path.parent)
         return lines.end
 
     def _add(self, line: CallLine) -> None:
@@ -212,12 +217,3 @@ def _set_aside(file: int, path: Path, end: int) -> None:
         copy.flush()
         os.fsync(copy.fileno())
     os.ftruncate(file, end)
-
-
-def _sync_folder(folder: Path) -> None:
-    """A new file's name is on the disk only when its folder is."""
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

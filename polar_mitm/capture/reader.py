@@ -10,28 +10,19 @@ from typing import Any
 from pydantic import ValidationError
 
 from polar_mitm.capture.canonical import loads
+from polar_mitm.capture.forms import BROKEN, CallFileError, NewerCalls
 from polar_mitm.capture.ids import IdStore
 from polar_mitm.capture.record import SCHEMA, Asked, Call, CallLine
+from polar_mitm.capture.seal import open_checked
 
-DAMAGED = "the file was edited or damaged; put the original back, or cut it before this line to keep the calls above"
-
-
-class CallFileError(Exception):
-    """A calls.jsonl that cannot be read: which file, which line (from 1), what is wrong, and how to mend it."""
-
-    def __init__(self, path: Path, line: int, what: str, mend: str = DAMAGED) -> None:
-        super().__init__(f"{path}, line {line}: {what} ({mend})")
-        self.path = path
-        self.line = line
-        self.what = what
-        self.mend = mend
+__all__ = ["CallFileError", "CallReader", "Lines", "read_calls"]
 
 
 class Lines:
-    """The lines of a file, in order, with their numbers. Ends before a torn last line.
+    """The lines of a file of either form, in order, with their numbers. Ends before a torn last line.
 
-    After the iteration `torn` says whether there was one and `end` is the length in bytes of what stands before it.
-    Raises OSError and CallFileError.
+    After the iteration `torn` says whether there was one and `end` is the length in bytes of the text before it.
+    Raises OSError, and CallFileError, also when the file is not what was sealed.
     """
 
     def __init__(self, path: Path) -> None:
@@ -41,20 +32,26 @@ class Lines:
 
     def __iter__(self) -> Iterator[tuple[int, CallLine]]:
         self.torn, self.end = False, 0
-        with self.path.open("rb") as file:
-            for number, text in enumerate(file, start=1):
-                if not text.endswith(b"\n"):
-                    self.torn = True
-                    return
-                try:
-                    value = loads(text)
-                except ValueError as error:
-                    if file.read(1):
-                        raise CallFileError(self.path, number, f"not JSON: {error}") from error
-                    self.torn = True
-                    return
-                yield number, self._line(number, value)
-                self.end += len(text)
+        self.path, file = open_checked(self.path)
+        number = 0
+        with file:
+            try:
+                for number, text in enumerate(file, start=1):
+                    if not text.endswith(b"\n"):
+                        self.torn = True
+                        return
+                    try:
+                        value = loads(text)
+                    except ValueError as error:
+                        if file.read(1):
+                            raise CallFileError(self.path, number, f"not JSON: {error}") from error
+                        self.torn = True
+                        return
+                    yield number, self._line(number, value)
+                    self.end += len(text)
+            except BROKEN as error:
+                what = f"the compressed file is damaged from here on: {error}"
+                raise CallFileError(self.path, number + 1, what, "put the original back") from error
 
     def _line(self, number: int, value: Any) -> CallLine:
         version = value.get("schema") if isinstance(value, dict) else None
@@ -62,7 +59,7 @@ class Lines:
             raise CallFileError(self.path, number, "not a call record: it has no schema version")
         if version > SCHEMA:
             what = f"it has schema version {version}, and this polar reads up to {SCHEMA}"
-            raise CallFileError(self.path, number, what, "install a newer polar-mitm")
+            raise NewerCalls(self.path, number, what, "install a newer polar-mitm")
         try:
             return CallLine.model_validate(value)
         except ValidationError as error:
@@ -72,7 +69,7 @@ class Lines:
 
 
 class CallReader:
-    """The calls of a file, whole, in the order they were written.
+    """The calls of a file of either form, whole, in the order they were written.
 
     `torn` says, after an iteration, that the file ends in a line that was never finished (its process was killed, or
     is writing it now). Calls share the bodies of their messages and tools: do not change them in place.
@@ -93,7 +90,7 @@ class CallReader:
                 call = _whole(line, bodies, store.prompt_ids(line.prompt))
                 store.add(line)
             except ValueError as error:
-                raise CallFileError(self.path, number, str(error)) from error
+                raise CallFileError(lines.path, number, str(error)) from error
             yield call
         self.torn = lines.torn
 

@@ -3,7 +3,7 @@
 import typer
 
 from polar_mitm import __version__
-from polar_mitm.cli import calls, demo, doctor, harness, model, proxy, run_task
+from polar_mitm.cli import calls, demo, doctor, harness, model, proxy, run_task, sessions
 
 app = typer.Typer(
     name="polar",
@@ -27,6 +27,8 @@ app.command("run-task")(run_task.run_task)
 app.command("proxy")(proxy.proxy)
 app.command("web")(proxy.web)
 app.command("calls")(calls.calls)
+app.command("recover")(sessions.recover_command)
+app.command("seal")(sessions.seal)
 app.command("doctor")(doctor.doctor)
 app.add_typer(model.app, name="model")
 app.add_typer(harness.app, name="harness")

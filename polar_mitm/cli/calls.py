@@ -1,5 +1,7 @@
 """`polar calls PATH`: what was captured, a row a call; `--call` shows one of them, token by token."""
 
+import shutil
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
@@ -7,16 +9,15 @@ from typing import Annotated
 import typer
 
 from polar_mitm.capture.find import find_calls
+from polar_mitm.capture.forms import text_of
 from polar_mitm.capture.reader import read_calls
 from polar_mitm.capture.record import Call
+from polar_mitm.capture.seal import open_checked
 from polar_mitm.cli.one_call import call_json, show_call
+from polar_mitm.cli.sessions import Captures, close_dead
 from polar_mitm.cli.shell import BAD_USAGE, JsonFlag, err, exit_codes, out, print_json, tell
 from polar_mitm.cli.tables import call_row, calls_table, not_carried
 from polar_mitm.cli.vocabularies import EngineUrl, Tokenizer, vocabulary_for
-
-Captures = Annotated[
-    Path, typer.Argument(help="A calls.jsonl, its session's folder, or a folder of sessions.", exists=True)
-]
 
 
 def calls(
@@ -27,9 +28,14 @@ def calls(
     tokenizer: Tokenizer = None,
     engine_url: EngineUrl = None,
     json: JsonFlag = False,
+    jsonl: Annotated[bool, typer.Option("--jsonl", help="The lines of calls.jsonl as they are.")] = False,
 ) -> None:
     """Show what was captured: a row a call, or one call token by token."""
     with exit_codes():
+        if jsonl:
+            for file in captures(path):
+                _print(file)
+            return
         captured = {shown_as(file): list(read_calls(file)) for file in captures(path)}
         if call is None:
             _table(captured, json=json)
@@ -42,8 +48,16 @@ def calls(
             show_call(out, chosen, place, known, full=full, tokens=tokens)
 
 
+def _print(file: Path) -> None:
+    _, text = open_checked(file)
+    with text:
+        shutil.copyfileobj(text, sys.stdout.buffer)
+    sys.stdout.flush()
+
+
 def captures(path: Path) -> list[Path]:
     """The calls.jsonl of the sessions at and below this path. Exits when there are none."""
+    close_dead(path)
     files = list(find_calls(path))
     if not files:
         tell(err, f"polar: no calls.jsonl under {path}", style="red")
@@ -53,7 +67,7 @@ def captures(path: Path) -> list[Path]:
 
 def shown_as(file: Path) -> Path:
     """A session's file by its folder; a copy elsewhere by its own name."""
-    return file.parent if file.name == "calls.jsonl" else file
+    return file.parent if text_of(file).name == "calls.jsonl" else file
 
 
 def _table(captured: Mapping[Path, Sequence[Call]], *, json: bool) -> None:

@@ -1,10 +1,12 @@
 """`polar run-task`: scenarios, their samples, a table."""
 
+import asyncio
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from polar_mitm.cli.sessions import close_dead
 from polar_mitm.cli.shell import FAILED, JsonFlag, Steps, default_engine_url, out, print_json, run_async, tell
 from polar_mitm.cli.summary import Tally, summary_rows, summary_table
 from polar_mitm.cli.tables import outcome_lines, outcome_rows, outcomes_table
@@ -115,6 +117,8 @@ async def _run(
         raise ScenarioError(other.path, None, "model", what)
     work = [(scenario, tasks_of(scenario)) for scenario in plan]
     with Steps(quiet=quiet) as steps:
+        if not resume:  # which closes them too, and clears up after their sandboxes
+            await asyncio.to_thread(close_dead, out_folder)
         async with engine_for(plan[0].model, engine_url, say=steps.say, progress=steps.progress) as engine:
             for scenario, tasks in work:
                 where = f"{scenario.harness} in {scenario.sandbox} ({scenario.intercept})"

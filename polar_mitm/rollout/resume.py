@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple, Self
 
 from polar_mitm.capture.folder import SessionFolder, SessionRecord
-from polar_mitm.capture.session import recover
+from polar_mitm.capture.recover import recover
 from polar_mitm.rollout.outcome import Outcome
 from polar_mitm.sandboxes import SANDBOXES, scratch
 from polar_mitm.tasks.scenario import Scenario
@@ -70,16 +70,15 @@ def take_up(out: Path) -> Kept:
         folder = SessionFolder(path)
         if not folder.record.exists() and not folder.calls.exists():
             continue  # killed before it wrote anything
-        was_open = not folder.record.exists() or folder.load().status == "open"
         session = recover(path)
-        if was_open and (sandbox := SANDBOXES.get(session.sandbox or "")):
+        if session.incomplete and (sandbox := SANDBOXES.get(session.sandbox or "")):
             sandbox.sweep(session.session_id)
             scratch.sweep(session.session_id)
         if session.sample is None:
             continue
         sample = Kept.key(Cell.of_session(session), session.task_id or "", session.sample)
         kept.attempts[sample] = max(kept.attempts.get(sample, 0), session.attempt)
-        if session.status in DONE and not was_open and not session.incomplete:
+        if session.status in DONE and not session.incomplete:
             kept.done.setdefault(sample, Outcome.of(path))
     return kept
 

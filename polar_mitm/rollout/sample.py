@@ -138,7 +138,7 @@ async def _grade(
         evaluation = await job.scenario.evaluator.evaluate(finished)
         record.reward, record.rewards, record.evaluation_error = evaluation.reward, evaluation.rewards, evaluation.error
         (folder.path / "evaluator.txt").write_text(evaluation.output)
-    session.log.close(status, reason=reason, exit_code=ended.code)
+    await asyncio.to_thread(session.log.close, status, reason=reason, exit_code=ended.code)
 
 
 def _status(ended: Exit, folder: SessionFolder, calls: list[Call]) -> tuple[Ending, str | None]:

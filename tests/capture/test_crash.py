@@ -5,6 +5,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from polar_mitm.capture.log import CallLog
 from polar_mitm.capture.reader import read_calls
 from polar_mitm.capture.session import SessionFolder
@@ -51,3 +53,12 @@ def test_a_full_disk_poisons_the_session_and_later_calls_are_still_taken(tmp_pat
     assert on_disk.startswith("call call_4 was not recorded: ")
     record = SessionFolder(tmp_path).load()
     assert (record.status, record.poisoned, record.calls) == ("completed", on_disk, 6)
+
+
+@pytest.mark.parametrize("compress_from", [0, 2**20])
+@pytest.mark.parametrize(("work", "points"), [("close", 8), ("late", 30), ("recover", 20)])
+def test_kill_9_anywhere_in_closing_loses_no_call(work: str, points: int, compress_from: int, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tests.capture.killer", work, str(compress_from), str(tmp_path)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert int(ended.stdout) > points

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from polar_mitm.capture.log import CallLog, CallLogError
+from polar_mitm.capture.lock import FolderLock
+from polar_mitm.capture.log import CallLog
 from polar_mitm.capture.reader import read_calls
 from polar_mitm.capture.record import Lost
 from polar_mitm.capture.session import (
@@ -18,7 +19,6 @@ from polar_mitm.capture.session import (
     SessionRecord,
     new_call_id,
     new_session_id,
-    recover,
 )
 from tests.capture.samples import make_call
 
@@ -131,11 +131,10 @@ def test_a_call_that_ends_after_the_close_is_still_written(folder: SessionFolder
     assert [call.identity.call_id for call in read_calls(folder.calls)] == ["a", "late"]
     record = folder.load()
     assert (record.calls, record.status, record.reward, record.poisoned) == (2, "timeout", 0.0, None)
-    CallLog(folder.calls).close()
+    FolderLock(folder.path).release()
 
 
 def test_a_log_on_a_folder_with_calls_goes_on_counting(folder: SessionFolder) -> None:
-    SessionLog(folder, opened()).close("completed")
     with CallLog(folder.calls) as calls:
         calls.append(make_call("a"))
     log = SessionLog(folder, opened())
@@ -172,59 +171,6 @@ def test_a_call_that_cannot_be_written_keeps_the_first_reason(folder: SessionFol
     assert record.poisoned
     assert record.poisoned.startswith("call a was not recorded: call a is not JSON")
     assert record.calls == 1
-
-
-def test_a_session_whose_process_is_gone_is_closed_as_failed_and_its_torn_call_cut(folder: SessionFolder) -> None:
-    folder.write(opened())
-    with CallLog(folder.calls) as log:
-        log.append(make_call("a", prompt_ids=[1, 2], response_ids=[3]))
-    whole = folder.calls.read_bytes()
-    folder.calls.write_bytes(whole + b'{"schema":1,"iden')
-    (folder.path / ".session-x.tmp").touch()
-
-    record = recover(folder.path)
-    assert record.status == "failed"
-    assert record.status_reason == (
-        "incomplete: the process that ran it ended before the session did; its last call was cut off"
-    )
-    assert (record.calls, record.prompt_tokens, record.response_tokens, record.task_id) == (1, 2, 1, "hello")
-    assert record == folder.load() == recover(folder.path)
-    assert folder.calls.read_bytes() == whole
-    assert not (folder.path / ".session-x.tmp").exists()
-
-
-def test_a_session_that_made_no_call_is_recovered_too(folder: SessionFolder) -> None:
-    folder.write(opened())
-    record = recover(folder.path)
-    assert (record.status, record.calls, record.finished_at) == ("failed", 0, 100.0)
-
-
-def test_a_session_killed_before_its_record_was_written_gets_one(folder: SessionFolder) -> None:
-    with CallLog(folder.calls) as log:
-        log.append(make_call("a"))
-    record = recover(folder.path)
-    assert (record.session_id, record.status, record.calls) == ("ses_1", "failed", 1)
-
-
-def test_a_running_session_is_not_recovered(folder: SessionFolder) -> None:
-    log = SessionLog(folder, opened())
-    with pytest.raises(CallLogError, match="is being written by another log"):
-        recover(folder.path)
-    assert folder.load().status == "open"
-    log.close("completed")
-
-
-def test_a_closed_session_is_left_as_it_is(folder: SessionFolder) -> None:
-    SessionLog(folder, opened()).close("completed", exit_code=0)
-    before = folder.record.read_bytes()
-    assert recover(folder.path).status == "completed"
-    assert folder.record.read_bytes() == before
-
-
-def test_a_folder_that_is_no_sessions_is_refused_and_left_alone(tmp_path: Path) -> None:
-    with pytest.raises(SessionFileError, match=r"neither session\.json nor calls\.jsonl"):
-        recover(tmp_path)
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_ids_sort_by_time_and_never_repeat(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,8 +5,10 @@ from pathlib import Path
 
 from typer.testing import CliRunner
 
+from polar_mitm.capture.folder import SessionFolder, SessionRecord
 from polar_mitm.capture.log import CallLog
 from polar_mitm.capture.record import Lost
+from polar_mitm.capture.session import SessionLog
 from polar_mitm.cli import app
 from tests.capture.samples import make_call
 
@@ -77,3 +79,35 @@ def shown_for(path: Path) -> dict[str, list[dict[str, object]]]:
     shown = json.loads(result.stdout)
     assert isinstance(shown, dict)
     return shown
+
+
+def test_a_session_whose_process_is_gone_is_closed_by_looking_at_it(tmp_path: Path) -> None:
+    write(tmp_path)
+    folder = SessionFolder(tmp_path / "ses_1")
+    folder.write(SessionRecord(session_id="ses_1", started_at=1.0))
+    result = CliRunner().invoke(app, ["calls", str(folder.calls), "--json"])
+    assert [len(rows) for rows in json.loads(result.stdout).values()] == [3]
+    assert result.stderr == f"{folder.path}: incomplete: the process that ran it ended before the session did\n"
+    assert folder.load().status == "failed"
+    assert CliRunner().invoke(app, ["calls", str(tmp_path)]).stderr == ""
+
+
+def test_a_running_session_is_shown_and_left_running(tmp_path: Path) -> None:
+    log = SessionLog(SessionFolder.create(tmp_path, "ses_1"), SessionRecord(session_id="ses_1", started_at=1.0))
+    log.record(make_call("one"))
+    assert [len(rows) for rows in shown_for(tmp_path).values()] == [1]
+    assert log.folder.load().status == "open"
+    log.close("completed")
+
+
+def test_compressed_calls_are_shown_the_same_and_given_out_as_text(tmp_path: Path) -> None:
+    log = SessionLog(SessionFolder.create(tmp_path, "ses_1"), SessionRecord(session_id="ses_1", started_at=1.0))
+    log.record(make_call("one"))
+    text = log.folder.calls.read_text()
+    log.close("completed")
+    before = shown_for(tmp_path)
+    assert CliRunner().invoke(app, ["seal", str(tmp_path)]).exit_code == 0
+    assert log.folder.calls.name == "calls.jsonl.zst"
+    for path in (tmp_path, log.folder.path, log.folder.calls):
+        assert shown_for(path) == before
+        assert CliRunner().invoke(app, ["calls", str(path), "--jsonl"]).stdout == text

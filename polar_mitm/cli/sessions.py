@@ -1,0 +1,70 @@
+"""`polar recover` and `polar seal`: what is done to sessions that lie on the disk; and how commands find them."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from polar_mitm.capture.find import find_sessions
+from polar_mitm.capture.folder import SessionFolder
+from polar_mitm.capture.lock import SessionBusy
+from polar_mitm.capture.recover import Met, change_form, recover_below
+from polar_mitm.cli.shell import BAD_USAGE, FAILED, JsonFlag, err, exit_codes, out, print_json, tell
+from polar_mitm.cli.tables import shown
+
+Captures = Annotated[
+    Path, typer.Argument(help="A calls.jsonl, its session's folder, or a folder of sessions.", exists=True)
+]
+Sessions = Annotated[Path, typer.Argument(help="A session's folder, or a folder of sessions.", exists=True)]
+
+
+def close_dead(path: Path) -> list[Met]:
+    """Close sessions whose process is gone, and say so on standard error. For commands that look at captures."""
+    met = recover_below(path if path.is_dir() else path.parent) if path.exists() else []
+    for session in met:
+        if session.closed:
+            tell(err, f"{shown(session.folder.path)}: {session.closed.status_reason}", style="yellow")
+        else:
+            tell(err, f"polar: it is still open: {session.trouble}", style="yellow")
+    return met
+
+
+def recover_command(path: Sessions, json: JsonFlag = False) -> None:
+    """Close sessions whose process ended without closing them."""
+    with exit_codes():
+        met = close_dead(path)
+    if json:
+        print_json(
+            [{"folder": str(m.folder.path), "closed": m.closed is not None, "trouble": m.trouble or None} for m in met]
+        )
+    elif not met:
+        tell(out, f"no session under {shown(path)} was left open")
+    if any(session.trouble for session in met):
+        raise typer.Exit(FAILED)
+
+
+def seal(
+    path: Sessions,
+    plain: Annotated[bool, typer.Option("--plain", help="The other way: back to calls.jsonl as text.")] = False,
+) -> None:
+    """Compress the calls of closed sessions, whatever their size."""
+    with exit_codes():
+        sessions = find_sessions(path if path.is_dir() else path.parent)
+    if not sessions:
+        tell(err, f"polar: no session under {path}", style="red")
+        raise typer.Exit(BAD_USAGE)
+    done, before, after = 0, 0, 0
+    for session in sessions:
+        with exit_codes():
+            size = _size(session)
+            try:
+                change_form(session, compressed=not plain)
+            except SessionBusy as busy:
+                tell(err, f"{busy}", style="yellow")
+                continue
+            done, before, after = done + 1, before + size, after + _size(session)
+    tell(out, f"{done} sessions: {before / 2**20:.2f} MiB of calls before, {after / 2**20:.2f} MiB now")
+
+
+def _size(session: SessionFolder) -> int:
+    return session.calls.stat().st_size if session.calls.exists() else 0
