@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 from polar_mitm import __version__
 from polar_mitm.capture.canonical import loads
 from polar_mitm.capture.forms import present
-from polar_mitm.capture.record import Tokens
+from polar_mitm.prompts import Tokens
 
 SESSION_SCHEMA = 1
 """Schema version of session.json. A reader refuses a newer one."""

@@ -11,6 +11,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
+from polar_mitm.prompts import Broken, Tokens
+
 SCHEMA = 1
 """Schema version of a line. A reader refuses a newer one."""
 
@@ -73,11 +75,6 @@ class Asked(Part):
     not_carried: list[Lost] = []
 
 
-type Tokens = Literal["exact", "chat"]
-"""How prompts go to the engine. `exact`: as token ids, built from those it saw and sampled before. `chat`: as messages,
-which it renders anew."""
-
-
 class EngineInfo(Part):
     model: str
     engine_version: str | None = None
@@ -89,22 +86,6 @@ class EngineInfo(Part):
     tokenizer_hash: str | None = None
     tokens: Tokens = "chat"
     """How this call's prompt went to the engine: `exact` as token ids, `chat` as messages."""
-
-
-type Broken = Literal[
-    "tools_changed",
-    "system_changed",
-    "history_edited",
-    "reply_edited",
-    "foreign_reply",
-    "forgotten",
-    "image",
-    "end_token",
-    "template",
-    "window",
-    "engine",
-]
-"""Why a prompt could not be built from what was sampled."""
 
 
 class Built(Part):

@@ -26,7 +26,7 @@ from polar_mitm.chat import (
     User,
     tool_wire,
 )
-from polar_mitm.engine import client
+from polar_mitm.engine import transport
 from polar_mitm.engine.body import IMAGE_PLACEHOLDER
 from polar_mitm.engine.client import Engine, EngineNotReady, EngineUnfit, EngineUnreachable
 from tests.engine.answers import Json, completion, entry, hello, models, refusal
@@ -335,8 +335,8 @@ BUSY = Reply(refusal("busy", code=503), 503)
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pauses of milliseconds in place of seconds."""
-    monkeypatch.setattr(client, "_FIRST_PAUSE_S", 0.01)
-    monkeypatch.setattr(client, "_LONGEST_PAUSE_S", 0.04)
+    monkeypatch.setattr(transport, "_FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(transport, "_LONGEST_PAUSE_S", 0.04)
 
 
 @pytest.mark.usefixtures("hasty")
@@ -361,8 +361,8 @@ async def test_an_engine_that_stays_overloaded_is_told_of_at_the_calls_time_limi
     server: Server, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for pause in ("_FIRST_PAUSE_S", "_LONGEST_PAUSE_S"):
-        monkeypatch.setattr(client, pause, 0.3)
-    monkeypatch.setattr(client.random, "uniform", lambda low, high: low)
+        monkeypatch.setattr(transport, pause, 0.3)
+    monkeypatch.setattr(transport.random, "uniform", lambda low, high: low)
     server.chats = [BUSY]
     # Asked at 0, 0.3 and 0.6 s; what is left then is for a busy machine, and too short for another pause.
     async with Engine(server.url, timeout_s=0.85) as engine:
@@ -443,7 +443,7 @@ async def test_P093_an_answer_that_streams_though_nobody_asked_is_no_answer(serv
 
 async def test_an_engine_that_has_died_is_an_engine_error(server: Server) -> None:
     async with Engine(server.url) as engine:
-        engine.url = "http://127.0.0.1:9"
+        engine._transport.url = "http://127.0.0.1:9"
         error = await failure(engine)
     assert (error.kind, error.message) == ("engine", "the engine gave no answer")
     assert error.detail.startswith("http://127.0.0.1:9/v1/chat/completions gave no answer: ")

@@ -45,7 +45,7 @@ async def test_nothing_between_client_and_engine_ends_a_call_that_the_engine_may
     async with stage() as on:
         assert on.proxy._master
         assert on.proxy._master.options.tcp_timeout == DEFAULTS["tcp_timeout"]
-        http = on.engine._session
+        http = on.engine._transport._session
         assert http
         assert (http.timeout.total, http.timeout.sock_read) == (None, None)
     assert KEPT_S >= 600  # the SDKs' own limit, after which they retry
