@@ -170,6 +170,7 @@ class Building:
             started_at=call.started_at,
             finish_reason=call.finish_reason,
             policy_version=call.policy_version,
+            weight_versions=call.weight_versions,
             bin=fate.bin,
             reason="" if fate.bin == "trained" else fate.reason,
             drift=member.drift,

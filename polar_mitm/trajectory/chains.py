@@ -127,7 +127,7 @@ class Chains:
         elif link.source is not None:
             parent = self._chain(link.source)
         chain.of_chain, chain.of_call = (None if link.rivals else parent), source
-        if link.tokens in ("template_tail", "rewritten", "diverges") and not side(link.call) and not link.rivals:
+        if not side(link.call) and not link.rivals and _broken(link):
             chain.broken = link
         if self._builder == "per_request" and link.tokens == "extends" and parent is not None:
             chain.kin = parent.kin if not side(link.call) else "side"
@@ -136,3 +136,8 @@ class Chains:
 
     def _chain(self, call: Seen | None) -> Chain | None:
         return self._of.get(call.call_id) if call is not None else None
+
+
+def _broken(link: Link) -> bool:
+    """Whether it continues a call's conversation, and not its tokens."""
+    return link.parent is not None and link.parent.whole is not None and link.tokens not in ("root", "extends")

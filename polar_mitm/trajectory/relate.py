@@ -28,8 +28,6 @@ class Link:
 
     call: Seen
     relation: Relation
-    bare: Relation = field(init=False)
-    """The relation it would have, were it no retry."""
     tokens: Relation
     """How its token ids stand to the parent's, whatever the relation is called: `root`, `extends`, `template_tail`,
     `rewritten` or `diverges`."""
@@ -44,9 +42,8 @@ class Link:
     """The call that started this sub-agent, or the compaction that this conversation begins after."""
     siblings: list["Link"] = field(default_factory=list)
     """All calls of the same agent that ask the same, this one included; shared between them."""
-
-    def __post_init__(self) -> None:
-        self.bare = self.relation
+    bare: Relation = "root"
+    """The relation it would have, were it no retry."""
 
 
 def side(call: Seen) -> bool:
@@ -69,10 +66,13 @@ class _Relating:
         self.links: dict[str, Link] = {}
         self.compactions: list[Seen] = []
         self.followed: set[str] = set()
-        """Calls that a later one continues, and compactions that a conversation began after."""
+        """Calls that a later one continues."""
+        self.resumed: set[str] = set()
+        """Compactions that a conversation began after."""
 
     def link(self, call: Seen) -> Link:
         link = self._link(call)
+        link.bare = link.relation
         self._remember(link)
         return link
 
@@ -101,9 +101,11 @@ class _Relating:
         if claimed and not exact:
             return self._chosen(call, claimed)
         if exact and claimed:
+            if both := [other for other in exact if other in claimed]:
+                return self._chosen(call, both)
             # The parent by its messages is the later turn, unless its tokens leave before this one's end.
             longest = max(self._shared(call, other) for other in claimed)
-            return self._chosen(call, exact if set(exact) & set(claimed) or longest < exact[0].whole_len else claimed)
+            return self._chosen(call, exact if longest < exact[0].whole_len else claimed)
         if exact:
             return self._chosen(call, exact)
         asked = self._deepest(call, "prompt", lambda other: len(other.sampled) > 0 and not side(other))
@@ -139,6 +141,8 @@ class _Relating:
 
     def _claimed(self, call: Seen) -> list[Seen]:
         """The calls that the messages say it continues: several when they were asked the same."""
+        if call.built_from is not None and (base := self.by_id.get(call.built_from)) is not None and not base.twin:
+            return [base]
         place, last = self._last_answer(call) or (0, None)
         minted = self._minted(last) if last is not None else None
         for node in call.spoken.up():
@@ -249,7 +253,7 @@ class _Relating:
         for compaction in reversed(latest):
             if quotes(self.session, call, compaction):
                 return compaction
-        unused = [compaction for compaction in latest if compaction.call_id not in self.followed]
+        unused = [compaction for compaction in latest if compaction.call_id not in self.resumed]
         return unused[-1] if unused and parent is None and call.kind != "subagent" else None
 
     def _before(self, compaction: Seen) -> Seen | None:
@@ -259,9 +263,10 @@ class _Relating:
         call = link.call
         self.by_id[call.call_id] = call
         self.links[call.call_id] = link
-        for followed in (link.parent, link.source, *link.rivals):
-            if followed is not None and not side(call):
-                self.followed.add(followed.call_id)
+        if not side(call):
+            self.followed.update(other.call_id for other in (link.parent, *link.rivals) if other is not None)
+            if link.bare == "compacted" and link.source is not None:
+                self.resumed.add(link.source.call_id)
         if repeated(call) or not call.prompt or not call.whole:
             return
         call.whole.mark("whole", call.number)

@@ -70,7 +70,12 @@ class Seen:
     finish_reason: str
     stops: bool
     """A stop string or stop token was asked for: its last token need not be an end of turn."""
+    built_from: str | None
+    """The call whose ids the proxy built this prompt from."""
+    built_why: str
+    """Why the proxy could not build it from the last answer's, where there was one."""
     policy_version: str | None
+    weight_versions: list[tuple[int, int, str]]
     model: str | None
     template: str | None
     text: str
@@ -173,7 +178,10 @@ class _Reading:
             failure=line.error.what if line.error else None,
             finish_reason=response.finish_reason if response else "",
             stops=any(line.request.sampling_sent.get(name) for name in ("stop", "stop_token_ids")),
+            built_from=line.built.from_call_id if line.built else None,
+            built_why=line.built.why if line.built else "",
             policy_version=line.engine.policy_version if line.engine else None,
+            weight_versions=list(response.weight_versions) if response else [],
             model=line.engine.model if line.engine else None,
             template=line.engine.template_hash if line.engine else None,
             text=response.text if response else "",

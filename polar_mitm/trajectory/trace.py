@@ -106,6 +106,8 @@ class Turn(Part):
     started_at: float
     finish_reason: str
     policy_version: str | None = None
+    weight_versions: list[tuple[int, int, str]] = []
+    """Half-open spans of the call's sampled ids and the version of the weights that sampled them, where known."""
     bin: Bin
     """Of its ids with mask 0; `trained` when none has, apart from `forced` spans."""
     reason: str = ""
@@ -158,7 +160,11 @@ class Trace(Part):
     @property
     def policy_versions(self) -> list[str]:
         """Each version of its turns, once, in order."""
-        return list(dict.fromkeys(turn.policy_version for turn in self.turns if turn.policy_version is not None))
+        versions: dict[str, None] = {}
+        for turn in self.turns:
+            spans = [version for _, _, version in turn.weight_versions]
+            versions |= dict.fromkeys(spans or ([turn.policy_version] if turn.policy_version is not None else []))
+        return list(versions)
 
     @property
     def trained(self) -> int:
