@@ -110,6 +110,8 @@ class NotCarried:
 
     field: str
     why: str
+    times: int = 1
+    """How often it stood in the request, where it may stand more than once."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -207,8 +209,8 @@ class CallError(Exception):
 
 
 def text_of(parts: Sequence[Part]) -> str:
-    """The text of the parts, joined by newlines as vLLM joins the parts of one message."""
-    return "\n".join(part.text for part in parts if isinstance(part, Text))
+    """The text of the parts, joined by newlines as vLLM joins the parts of one message. An empty one adds nothing."""
+    return "\n".join(part.text for part in parts if isinstance(part, Text) and part.text)
 
 
 def message_wire(message: Message) -> Json:
@@ -248,4 +250,5 @@ def _content_wire(parts: Sequence[Part]) -> str | list[Json]:
         if isinstance(part, Text)
         else {"type": "image_url", "image_url": {"url": part.url}}
         for part in parts
+        if isinstance(part, Image) or part.text
     ]

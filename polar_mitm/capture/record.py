@@ -60,6 +60,8 @@ class Lost(Part):
 
     field: str
     why: str
+    times: int = 1
+    """How often it stood in the request."""
 
 
 class Asked(Part):

@@ -271,7 +271,8 @@ def _stopped_in_thought(choice: _Choice, text: str, reasoning: str) -> tuple[Not
 def _clamped(asked: int | None, usage: Usage, max_model_len: int | None) -> tuple[NotCarried, ...]:
     if asked is None or max_model_len is None:
         return ()
-    room = max_model_len - usage.prompt_tokens
+    # An engine that counts otherwise has at least had the room for what it sampled.
+    room = max(max_model_len - usage.prompt_tokens, usage.completion_tokens)
     if asked <= room:
         return ()
     why = f"the window is {max_model_len} tokens and the prompt takes {usage.prompt_tokens}"

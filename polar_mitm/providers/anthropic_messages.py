@@ -5,10 +5,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby, takewhile
 
-from polar_mitm.chat import Assistant, Image, Message, Part, System, Text, ToolCall, ToolResult, User
+from polar_mitm.chat import Assistant, Image, Message, Part, System, Text, ToolCall, ToolResult
 from polar_mitm.providers.anthropic_fates import NO_SERVER_TOOLS, give_fates
 from polar_mitm.providers.common import Notes, arguments_text, folded_system
 from polar_mitm.providers.fields import Fields
+from polar_mitm.providers.turns import Turns
 
 # Claude Code's first system block: a hash of the request and more, new in every request, so that no prompt would ever
 # continue the one before.
@@ -65,23 +66,25 @@ def messages_of(fields: Fields, found: Found) -> tuple[Message, ...]:
         raise fields.error("messages", "at least one message is required")
     leading = list(takewhile(lambda turn: _role(turn) == "system", turns))
     system = [*_system_blocks(fields, found), *(_system_text(turn, found) for turn in leading)]
-    messages: list[Message] = [System(text)] if (text := "\n\n".join(filter(None, system))) else []
+    conversation = Turns()
+    conversation.add([System(text)] if (text := "\n\n".join(filter(None, system))) else [])
     calls: tuple[ToolCall, ...] = ()
     for from_model, adjacent in groupby(turns[len(leading) :], key=lambda turn: _role(turn) == "assistant"):
         run = list(adjacent)
         if from_model:
             answer = _assistant(run, found)
             calls = answer.tool_calls
-            messages.extend([answer] if answer != Assistant() else [])
+            conversation.add([answer] if answer != Assistant() else [])
         else:
             results, parts = _user_turn(run, found)
-            messages.extend(_in_call_order(calls, results, run[0]))
-            _add_parts(messages, parts)
+            conversation.add(_in_call_order(calls, results, run[0]))
+            conversation.say(parts)
+    messages = conversation.all()
     if not messages:
         raise fields.error("messages", "there is no text in any message")
     if isinstance(messages[-1], Assistant):
         found.notes.add("messages", "the answer is a new message, it does not continue the assistant's last one")
-    return tuple(messages)
+    return messages
 
 
 def _role(turn: Fields) -> str:
@@ -102,6 +105,7 @@ def _blocks(fields: Fields, name: str, *, required: bool = True) -> list[Fields]
 
 def _system_blocks(fields: Fields, found: Found) -> Iterator[str]:
     for block in _blocks(fields, "system", required=False):
+        give_fates(block, found.notes, BLOCK)
         text = _only_text(block)
         if match := BILLING_LINE.match(text):
             found.notes.add(block.path, f"changes with every request: {match[0].rstrip()}")
@@ -118,7 +122,7 @@ def _system_text(turn: Fields, found: Found) -> str:
             _tool_change(block, found)
         else:
             texts.append(_only_text(block))
-    return "\n\n".join(texts)
+    return "\n\n".join(filter(None, texts))
 
 
 def _tool_change(block: Fields, found: Found) -> None:
@@ -184,14 +188,6 @@ def _in_call_order(calls: Sequence[ToolCall], results: Sequence[ToolResult], tur
     return [given[call.id] for call in calls]
 
 
-def _add_parts(messages: list[Message], parts: Sequence[Part]) -> None:
-    """A user message with these parts, joined to a user message right before it."""
-    if parts and isinstance(last := messages[-1] if messages else None, User):
-        messages[-1] = User((*last.parts, *parts))
-    elif parts:
-        messages.append(User(tuple(parts)))
-
-
 def _tool_result(block: Fields, found: Found) -> ToolResult:
     give_fates(block, found.notes, BLOCK)
     call_id = block.text("tool_use_id")
@@ -216,7 +212,7 @@ def _parts(block: Fields, found: Found) -> Iterator[Part]:
             yield from _document(block, found)
         case "search_result":
             texts = [_only_text(inner) for inner in block.children("content")]
-            yield Text("\n".join([block.text("title"), block.text("source"), *texts]))
+            yield Text("\n".join(filter(None, (block.text("title"), block.text("source"), *texts))))
         case "tool_reference":
             name = block.text("tool_name")
             found.loaded_tools.add(name)

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from polar_mitm.chat import Json, NotCarried, Text, ToolCall
@@ -96,19 +97,19 @@ def _distinct(members: list[tuple[str, object]]) -> None:
 
 
 class Notes:
-    """Collects what was not carried, each field once.
+    """Counts what was not carried, by field and reason.
 
     List positions become `*`: a conversation that grows by a message a turn would otherwise grow the list with it.
     """
 
     def __init__(self) -> None:
-        self._whys: dict[str, str] = {}
+        self._times: Counter[tuple[str, str]] = Counter()
 
     def add(self, field: str, why: str) -> None:
-        self._whys.setdefault(_INDEX.sub("*", field), why)
+        self._times[_INDEX.sub("*", field), why] += 1
 
     def all(self) -> tuple[NotCarried, ...]:
-        return tuple(NotCarried(field, why) for field, why in self._whys.items())
+        return tuple(NotCarried(field, why, times) for (field, why), times in self._times.items())
 
 
 UNKNOWN = Fate("ignored", "not a field that this API is known to have")

@@ -2,14 +2,15 @@
 
 import re
 from base64 import b64decode
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from itertools import groupby
 
-from polar_mitm.chat import Assistant, Image, Message, Part, System, Text, ToolCall, ToolResult, User
+from polar_mitm.chat import Assistant, Image, Message, Part, System, Text, ToolCall, ToolResult
 from polar_mitm.providers.common import Notes, arguments_text
 from polar_mitm.providers.google_fates import FATES, give_fates
 from polar_mitm.providers.google_fields import ProtoFields
+from polar_mitm.providers.turns import Turns
 
 # The table's names for contents and parts.
 CONTENT, PART = "contents.*", "contents.*.parts.*"
@@ -21,11 +22,14 @@ LEFT_OUT = "[content that this model cannot read was left out]"
 RESULT_KEYS = ("output", "result", "error")
 
 
-@dataclass(slots=True)
-class _Calls:
+class _Waiting:
     """The model's latest calls that no result has answered yet, in the order they were made."""
 
-    open: list[ToolCall] = field(default_factory=list)
+    def __init__(self, calls: Iterable[ToolCall]) -> None:
+        self.open = {call.id: call for call in calls}
+        self._by_name: dict[str, deque[ToolCall]] = {"": deque(self.open.values())}
+        for call in self.open.values():
+            self._by_name.setdefault(call.name, deque()).append(call)
 
     def answered_by(self, response: ProtoFields) -> str:
         """The id of the call that this function response answers. Raises CallError when it answers none.
@@ -34,14 +38,16 @@ class _Calls:
         function go to its two calls in turn.
         """
         call_id, name = response.text_or("id"), response.text_or("name")
-        by_id = (call for call in self.open if call.id == call_id) if call_id else iter(())
-        by_order = (call for call in self.open if name in ("", call.name))
-        call = next(by_id, None) or next(by_order, None)
-        if call is None:
-            rule = "Please ensure that function response turn comes immediately after a function call turn"
-            raise response.error("", f"no call of {name!r} is open. {rule}.")
-        self.open.remove(call)
-        return call.id
+        if call_id not in self.open:
+            in_turn = self._by_name.get(name, deque())
+            while in_turn and in_turn[0].id not in self.open:
+                in_turn.popleft()
+            if not in_turn:
+                rule = "Please ensure that function response turn comes immediately after a function call turn"
+                raise response.error("", f"no call of {name!r} is open. {rule}.")
+            call_id = in_turn[0].id
+        del self.open[call_id]
+        return call_id
 
 
 def messages_of(fields: ProtoFields, notes: Notes) -> tuple[Message, ...]:
@@ -52,31 +58,25 @@ def messages_of(fields: ProtoFields, notes: Notes) -> tuple[Message, ...]:
     contents = fields.repeated("contents")
     if not contents:
         raise fields.error("contents", "contents are required")
-    messages: list[Message] = [System(text)] if (text := _system(fields, notes)) else []
+    conversation = Turns()
+    conversation.add([System(text)] if (text := _system(fields, notes)) else [])
     calls: tuple[ToolCall, ...] = ()
     for from_model, adjacent in groupby(contents, key=_from_model):
         run = list(adjacent)
         if from_model:
             answer = _assistant(run, notes)
             calls = answer.tool_calls
-            messages.extend([answer] if answer != Assistant() else [])
+            conversation.add([answer] if answer != Assistant() else [])
         else:
             results, parts = _user_turn(run, calls, notes)
-            messages.extend(results)
-            _add_parts(messages, parts)
+            conversation.add(results)
+            conversation.say(parts)
+    messages = conversation.all()
     if not messages:
         raise fields.error("contents", "there is nothing in any content")
     if isinstance(messages[-1], Assistant):
         notes.add(fields.at("contents"), "the answer is a new message, it does not continue the model's last one")
-    return tuple(messages)
-
-
-def _add_parts(messages: list[Message], parts: Sequence[Part]) -> None:
-    """A user message with these parts, joined to a user message right before it."""
-    if parts and isinstance(last := messages[-1] if messages else None, User):
-        messages[-1] = User((*last.parts, *parts))
-    elif parts:
-        messages.append(User(tuple(parts)))
+    return messages
 
 
 def _from_model(content: ProtoFields) -> bool:
@@ -102,7 +102,7 @@ def _system(fields: ProtoFields, notes: Notes) -> str:
             texts.append(part.text("text"))
         else:
             notes.add(part.path, "a system prompt has text only")
-    return "\n\n".join(texts)
+    return "\n\n".join(filter(None, texts))
 
 
 def _user_turn(
@@ -113,7 +113,7 @@ def _user_turn(
     Many chat templates tell results apart by their order alone. A call without a result, and a result without a call,
     are refused as Google refuses them.
     """
-    waiting = _Calls(list(calls))
+    waiting = _Waiting(calls)
     results: dict[str, ToolResult] = {}
     parts: list[Part] = []
     run = list(run)
@@ -132,7 +132,7 @@ def _user_turn(
             parts.append(Text(LEFT_OUT))
     if waiting.open:
         rule = "the number of function response parts is equal to the number of function call parts"
-        names = ", ".join(call.name for call in waiting.open)
+        names = ", ".join(call.name for call in waiting.open.values())
         raise run[0].error("", f"no response to {names}. Please ensure that {rule} of the function call turn.")
     if not parts and not results:
         raise run[0].error("parts", "contents.parts must not be empty")
@@ -140,7 +140,7 @@ def _user_turn(
 
 
 def _id_from(path: str) -> str:
-    """An id for a call that has none: its position, `call_2_0`, which later contents do not change."""
+    """An id for a call that has none of its own: its position, `call_2_0`, which later contents do not change."""
     return "_".join(["call", *re.findall(r"\d+", path)])
 
 
@@ -154,6 +154,7 @@ def _result_parts(response: ProtoFields, notes: Notes) -> Iterator[Part]:
         case _:
             yield Text(arguments_text(result or {}))
     for part in response.children("parts"):
+        give_fates(part, notes, PART)
         yield from _parts(part, notes)
 
 
@@ -198,8 +199,10 @@ def _other_part(part: ProtoFields, notes: Notes) -> None:
 
 
 def _assistant(run: Iterable[ProtoFields], notes: Notes) -> Assistant:
-    text, reasoning = "", ""
+    text: list[str] = []
+    reasoning: list[str] = []
     calls: list[ToolCall] = []
+    ids: set[str] = set()
     for content in run:
         give_fates(content, notes, CONTENT)
         for part in content.repeated("parts"):
@@ -207,14 +210,17 @@ def _assistant(run: Iterable[ProtoFields], notes: Notes) -> Assistant:
             # A streamed answer comes back as the pieces it was streamed in, so pieces join without a seam.
             if call := part.child("functionCall"):
                 give_fates(call, notes, f"{PART}.functionCall")
-                call_id = call.text_or("id") or _id_from(part.path)
+                call_id = call.text_or("id")
+                if not call_id or call_id in ids:
+                    call_id = _id_from(part.path)
+                ids.add(call_id)
                 calls.append(ToolCall(call_id, call.text("name"), arguments_text(call.object("args") or {})))
             elif part.has("text") and part.flag("thought"):
-                reasoning += part.text("text")
+                reasoning.append(part.text("text"))
             elif part.has("text"):
-                text += part.text("text")
+                text.append(part.text("text"))
             elif part.has("inlineData") or part.has("fileData"):
                 notes.add(part.path, "a chat model's own turns hold text and calls only")
             else:
                 _other_part(part, notes)
-    return Assistant(text, reasoning, tuple(calls))
+    return Assistant("".join(text), "".join(reasoning), tuple(calls))

@@ -5,6 +5,7 @@
 
 from typing import Any
 
+from polar_mitm.providers.base import Fate
 from polar_mitm.providers.openai_common import (
     ALLOWED_TOOLS_WHY,
     ALWAYS_STRICT,
@@ -81,7 +82,8 @@ FATES: Fates = {
     **under(
         "messages.*.content.*",
         {
-            **carried("type text refusal image_url image_url.url"),
+            **carried("type text refusal image_url"),
+            "image_url.url": Fate("carried", "a data: URL; an address leaves a placeholder and a note"),
             "image_url.detail": ignored("the engine scales images by its own rule"),
             "input_audio": ignored(READS),
             "file": CARRIED,

@@ -57,11 +57,11 @@ def _part(fields: Fields, notes: Notes) -> Part:
         case "refusal":
             return text_part(fields, "refusal")
         case "image_url" if isinstance(fields.get("image_url"), str):
-            return image(fields, "image_url", fields.text("image_url"))
+            return image(fields, "image_url", notes)
         case "image_url":
             holder = fields.required("image_url")
             note_fates(notes, holder, FATES, {f"{PART}.image_url.detail": ("auto",)}, within=f"{PART}.image_url")
-            return image(holder, "url", holder.text("url"))
+            return image(holder, "url", notes)
         case "file":
             return file_part(fields.child("file") or Fields({}, fields.at("file")), notes, fields.at("file"))
         case "input_audio":

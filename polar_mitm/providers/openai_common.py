@@ -70,11 +70,15 @@ def refuse(fields: Fields, name: str, fates: Fates, within: str = "") -> CallErr
     return fields.error(name, fates[f"{within}.{name}" if within else name].why)
 
 
-def image(fields: Fields, name: str, url: str) -> Image:
-    """An image the engine may be given. Raises CallError for an address: nobody here fetches from the network."""
-    if not url.startswith("data:"):
-        raise fields.error(name, "only data: URLs are served; nothing is fetched from the network")
-    return Image(url)
+def image(fields: Fields, name: str, notes: Notes) -> Image | Text:
+    """An image by URL, or, where it would have to be fetched, a placeholder, which is noted. Raises CallError."""
+    url = fields.text(name)
+    if url.startswith("data:"):
+        return Image(url)
+    if url.startswith(("https://", "http://")):
+        notes.add(fields.at(name), "an image by address: nothing is fetched from the network")
+        return placeholder("an image")
+    raise fields.error(name, "expected a URL with https: or data:")
 
 
 def placeholder(what: str) -> Text:

@@ -7,6 +7,7 @@ is ignored or refused as a whole.
 
 from typing import Any
 
+from polar_mitm.providers.base import Fate
 from polar_mitm.providers.openai_common import (
     ALLOWED_TOOLS_WHY,
     ALWAYS_STRICT,
@@ -109,7 +110,8 @@ FATES: Fates = {
     **under(
         "input.*.content.*",
         {
-            **carried("type text refusal image_url"),
+            **carried("type text refusal"),
+            "image_url": Fate("carried", "a data: URL; an address leaves a placeholder and a note"),
             "annotations": ignored("the model reads text and images"),
             "logprobs": ignored("the model reads text and images"),
             "detail": SCALES,

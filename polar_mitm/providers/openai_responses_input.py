@@ -155,7 +155,7 @@ def _part(fields: Fields, notes: Notes) -> Part:
         case "input_image":
             note_fates(notes, fields, FATES, IDLE, within=PART)
             if fields.has("image_url"):
-                return image(fields, "image_url", fields.text("image_url"))
+                return image(fields, "image_url", notes)
             notes.add(fields.at("file_id"), "there is no file store")
             return placeholder("an image")
         case "input_file":
@@ -177,4 +177,4 @@ def _replayed_reasoning(item: Fields, notes: Notes) -> str:
             return text
         notes.add(item.at("encrypted_content"), FOREIGN_SEAL)
     parts = [*item.children("content")] or [*item.children("summary")]
-    return "\n".join(part.text("text") for part in parts)
+    return "\n".join(filter(None, (part.text("text") for part in parts)))

@@ -299,4 +299,4 @@ def _harness_ids(provider: Provider, request: Request, ask: Ask) -> dict[str, st
 
 
 def _lost(items: tuple[NotCarried, ...]) -> list[Lost]:
-    return [Lost(field=item.field, why=item.why) for item in items]
+    return [Lost(field=item.field, why=item.why, times=item.times) for item in items]

@@ -104,6 +104,12 @@ def test_asking_for_more_than_the_window_holds_is_noted_with_the_numbers() -> No
     assert read(hello(), outgoing(max_tokens=984)).not_carried == ()
 
 
+def test_a_clamp_note_names_no_less_than_was_sampled_where_the_engine_counts_otherwise() -> None:
+    sample = read_sample(read_completion(json.dumps(hello()).encode(), "http://e"), outgoing(max_tokens=100), 10)
+    (note,) = sample.not_carried
+    assert note.why == "clamped from 100 to 3: the window is 10 tokens and the prompt takes 16"
+
+
 CALL = ToolCall("c", "run", '{"x": 1}')
 SAMPLED_CALL = '<tool_call>{"name": "run", "arguments": {"x":1}}</tool_call>'
 

@@ -209,6 +209,40 @@ def test_an_image_that_would_have_to_be_fetched_leaves_a_trace_for_the_model_and
     assert asked.not_carried == (NotCarried("messages.*.content.*.source", why),)
 
 
+def test_each_thing_that_could_not_be_read_is_counted_under_its_own_reason() -> None:
+    pdf = {"type": "document", "source": {"type": "base64", "media_type": "application/pdf", "data": "JVBE"}}
+    stored = {"type": "document", "source": {"type": "file", "file_id": "f"}}
+    fetched = {"type": "image", "source": {"type": "url", "url": "https://example.com/a.png"}}
+    asked = chat(user(pdf, pdf, fetched, stored), assistant(use("t")), user(result("t", [pdf, fetched])))
+    assert {(lost.field, lost.why, lost.times) for lost in asked.not_carried} == {
+        ("messages.*.content.*.source", "a document by base64: the model reads text and images only", 2),
+        ("messages.*.content.*.source", "a document by file: the model reads text and images only", 1),
+        ("messages.*.content.*.source", "an image by url: nothing is fetched from the network", 1),
+        ("messages.*.content.*.content.*.source", "a document by base64: the model reads text and images only", 1),
+        ("messages.*.content.*.content.*.source", "an image by url: nothing is fetched from the network", 1),
+    }
+
+
+def test_an_empty_text_block_adds_nothing_to_the_prompt() -> None:
+    parts = (text(""), text("a"), text(""), text("b"), text(""))
+    asked = chat(user(*parts), assistant(*parts, use("t")), user(result("t", [*parts])), system=[*parts])
+    assert [message_wire(message)["content"] for message in asked.messages] == ["a\n\nb", "a\nb", "a\nb", "a\nb"]
+    middle = {"role": "system", "content": [*parts]}
+    assert chat(user("hi"), middle).messages == (User((Text("hi"), Text("<system>\na\n\nb\n</system>"))),)
+    (message,) = chat(user(*parts, image())).messages
+    assert [part["type"] for part in message_wire(message)["content"]] == ["text", "text", "image_url"]
+
+
+def test_a_user_turn_that_thousands_of_empty_answers_interrupt_is_one_message() -> None:
+    (message,) = chat(*[user("a"), {"role": "assistant", "content": []}] * 30_000).messages
+    assert message == User((Text("a"),) * 30_000)
+
+
+def test_citations_of_a_system_text_are_noted_like_those_of_others() -> None:
+    asked = chat(user("hi"), system=[{**text("Top."), "citations": [{"type": "char_location"}]}])
+    assert asked.not_carried == (NotCarried("system.*.citations", "the model is not asked to cite"),)
+
+
 def test_P006_P007_a_system_message_in_the_middle_is_folded_into_the_user_turn_where_it_stands() -> None:
     reminder = {"role": "system", "content": "Be careful."}
     messages = chat(user("hi"), assistant(text("yo")), reminder, user("go"), reminder, system="Top.").messages

@@ -123,13 +123,15 @@ def test_a_folded_system_text_is_wrapped_in_exactly_these_tags() -> None:
     assert folded_system("Be careful.") == Text("<system>\nBe careful.\n</system>")
 
 
-def test_notes_keep_each_field_once_whatever_its_position() -> None:
+def test_notes_count_each_field_and_reason_whatever_the_position() -> None:
     notes = Notes()
     notes.add("messages.3.content.12.x", "why")
+    notes.add("messages.4.content.0.x", "why")
     notes.add("messages.4.content.0.x", "another why")
     notes.add("tools.web_search_20250305", "hosted")
     assert notes.all() == (
-        NotCarried("messages.*.content.*.x", "why"),
+        NotCarried("messages.*.content.*.x", "why", times=2),
+        NotCarried("messages.*.content.*.x", "another why"),
         NotCarried("tools.web_search_20250305", "hosted"),
     )
 

@@ -28,6 +28,7 @@ from polar_mitm.chat import (
     ToolResult,
     Usage,
     User,
+    message_wire,
 )
 from polar_mitm.providers import google, google_contents, google_fields
 from polar_mitm.providers.base import Request, Route
@@ -281,6 +282,50 @@ def test_a_file_by_uri_leaves_a_trace_for_the_model_and_the_record() -> None:
     assert asked.messages == (User((Text("see"), Text(google_contents.UNREADABLE_FILE))),)
     why = "nothing is fetched from the network; a placeholder stands for it"
     assert asked.not_carried == (NotCarried("contents.*.parts.*.fileData", why),)
+
+
+def test_each_thing_that_could_not_be_read_is_counted_under_its_own_reason() -> None:
+    stored = {"fileData": {"fileUri": "gs://b/a.png", "mimeType": "image/png"}}
+    pdf, sound = ({"inlineData": {"mimeType": kind, "data": PIXEL}} for kind in ("application/pdf", "audio/wav"))
+    answered = answer("ok")
+    answered["functionResponse"]["parts"] = [stored, pdf]
+    asked = chat(user(stored, pdf, stored, sound, pdf), model(call()), user(answered))
+    fetched = "nothing is fetched from the network; a placeholder stands for it"
+    part, inside = "contents.*.parts.*", "contents.*.parts.*.functionResponse.parts.*"
+    assert {(lost.field, lost.why, lost.times) for lost in asked.not_carried} == {
+        (f"{part}.fileData", fetched, 2),
+        (f"{part}.inlineData", "application/pdf: the model reads text and images only", 2),
+        (f"{part}.inlineData", "audio/wav: the model reads text and images only", 1),
+        (f"{inside}.fileData", fetched, 1),
+        (f"{inside}.inlineData", "application/pdf: the model reads text and images only", 1),
+    }
+
+
+def test_an_empty_text_part_adds_nothing_to_the_prompt() -> None:
+    parts = [{"text": text} for text in ("", "a", "", "b", "")]
+    asked = chat(user(*parts), systemInstruction={"parts": parts})
+    assert [message_wire(message)["content"] for message in asked.messages] == ["a\n\nb", "a\nb"]
+
+
+def test_a_user_turn_that_thousands_of_empty_answers_interrupt_is_one_message() -> None:
+    (message,) = chat(*[user({"text": "a"}), model()] * 30_000).messages
+    assert message == User((Text("a"),) * 30_000)
+
+
+def test_thousands_of_parallel_calls_are_paired_by_name_and_by_id() -> None:
+    number = 20_000
+    named = [call(f"f{index % 2}", f"c{index}" if index % 3 else None) for index in range(number)]
+    answers = [answer(f"r{index}", f"f{index % 2}", f"c{index}" if index % 3 else None) for index in range(number)]
+    asked = chat(user({"text": "hi"}), model(*named), user(*answers))
+    assert [message.parts for message in asked.messages[2:] if isinstance(message, ToolResult)] == [
+        (Text(f"r{index}"),) for index in range(number)
+    ]
+
+
+def test_calls_that_share_one_id_have_a_result_each() -> None:
+    named = [call("f", "same", n=index) for index in range(2)]
+    asked = chat(user({"text": "hi"}), model(*named), user(answer("first", "f", "same"), answer("second", "f", "same")))
+    assert asked.messages[2:] == (ToolResult("same", (Text("first"),)), ToolResult("call_1_1", (Text("second"),)))
 
 
 @pytest.mark.parametrize(

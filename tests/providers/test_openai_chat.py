@@ -31,6 +31,7 @@ from polar_mitm.chat import (
     ToolResult,
     Usage,
     User,
+    message_wire,
 )
 from polar_mitm.providers.base import ModelCard, Request, Route
 from polar_mitm.providers.openai_chat import ChatAsk
@@ -303,9 +304,28 @@ def test_parts_keep_their_order_and_an_image_its_bytes() -> None:
     }
 
 
-def test_an_image_by_address_is_refused_because_nothing_is_fetched() -> None:
-    content = [{"type": "image_url", "image_url": {"url": "https://example.org/cat.png"}}]
+def test_an_image_by_address_leaves_a_trace_for_the_model_and_the_record_because_nothing_is_fetched() -> None:
+    url = "https://example.org/cat.png"
+    content = [{"type": "image_url", "image_url": image} for image in ({"url": url}, {"url": url}, url)]
+    asked = parse(messages=[{"role": "user", "content": content}]).chat
+    assert asked.messages == (User((Text("[an image, which cannot be shown here]"),) * 3),)
+    why = "an image by address: nothing is fetched from the network"
+    assert asked.not_carried == (
+        NotCarried("messages.*.content.*.image_url.url", why, times=2),
+        NotCarried("messages.*.content.*.image_url", why),
+    )
+    content = [{"type": "image_url", "image_url": {"url": "cat.png"}}]
     assert refused(messages=[{"role": "user", "content": content}]).param == "messages.0.content.0.image_url.url"
+
+
+def test_an_empty_text_part_adds_nothing_to_the_prompt() -> None:
+    content = [{"type": "text", "text": text} for text in ("", "a", "", "b", "")]
+    (message,) = parse(messages=[{"role": "user", "content": content}]).chat.messages
+    assert message_wire(message) == {"role": "user", "content": "a\nb"}
+    (message,) = parse(
+        messages=[{"role": "user", "content": [*content, {"type": "image_url", "image_url": {"url": PIXEL}}]}]
+    ).chat.messages
+    assert [part["type"] for part in message_wire(message)["content"]] == ["text", "text", "image_url"]
 
 
 def test_a_refusal_in_the_history_is_the_text_the_assistant_said() -> None:

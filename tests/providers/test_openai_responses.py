@@ -323,10 +323,12 @@ def test_parts_keep_their_order_and_what_cannot_be_read_is_recorded() -> None:
         {"type": "input_image", "image_url": PIXEL, "detail": "high"},
         {"type": "input_file", "file_id": "file-1"},
         {"type": "input_image", "file_id": "file-2"},
+        {"type": "input_image", "image_url": "https://example.org/cat.png"},
     ]
     chat = parse(input=[{"role": "user", "content": content}, call("c"), output("c", content[:2])]).chat
     stand_ins = (
         Text("[a file, which cannot be shown here]"),
+        Text("[an image, which cannot be shown here]"),
         Text("[an image, which cannot be shown here]"),
     )
     assert chat.messages[0] == User((Text("a"), Image(PIXEL), *stand_ins))
@@ -335,6 +337,7 @@ def test_parts_keep_their_order_and_what_cannot_be_read_is_recorded() -> None:
         "input.*.content.*.detail",
         "input.*.content.*.input_file",
         "input.*.content.*.file_id",
+        "input.*.content.*.image_url",
         "input.*.output.*.detail",
     }
 
