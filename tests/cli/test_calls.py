@@ -46,8 +46,8 @@ def test_json_names_each_field_the_kind_and_why(tmp_path: Path) -> None:
     write(tmp_path)
     (rows,) = json.loads(CliRunner().invoke(app, ["calls", str(tmp_path), "--json"]).stdout).values()
     assert rows[0]["not_carried"] == [
-        {"field": "seed", "why": "because"},
-        {"field": "tools.web_search", "why": "because"},
+        {"field": "seed", "why": "because", "times": 1},
+        {"field": "tools.web_search", "why": "because", "times": 1},
     ]
     assert (rows[1]["kind"], rows[1]["kind_reason"]) == ("title", "no tools")
 

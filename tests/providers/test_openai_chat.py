@@ -319,12 +319,11 @@ def test_an_image_by_address_leaves_a_trace_for_the_model_and_the_record_because
 
 
 def test_an_empty_text_part_adds_nothing_to_the_prompt() -> None:
-    content = [{"type": "text", "text": text} for text in ("", "a", "", "b", "")]
+    content: list[Json] = [{"type": "text", "text": text} for text in ("", "a", "", "b", "")]
     (message,) = parse(messages=[{"role": "user", "content": content}]).chat.messages
     assert message_wire(message) == {"role": "user", "content": "a\nb"}
-    (message,) = parse(
-        messages=[{"role": "user", "content": [*content, {"type": "image_url", "image_url": {"url": PIXEL}}]}]
-    ).chat.messages
+    content.append({"type": "image_url", "image_url": {"url": PIXEL}})
+    (message,) = parse(messages=[{"role": "user", "content": content}]).chat.messages
     assert [part["type"] for part in message_wire(message)["content"]] == ["text", "text", "image_url"]
 
 
