@@ -124,6 +124,15 @@ class Response(Part):
     weight_versions: list[tuple[int, int, str]] = []
     """Half-open spans of response_ids and the version of the weights that sampled them, where the engine says it."""
 
+    @property
+    def chosen(self) -> list[float]:
+        """Log-probabilities of the tokens that the model chose: those outside `forced`, which are post-mask."""
+        return [
+            value
+            for place, value in enumerate(self.logprobs)
+            if not any(start <= place < end for start, end in self.forced)
+        ]
+
 
 class Checks(Part):
     valid: bool

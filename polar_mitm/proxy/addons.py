@@ -8,6 +8,7 @@ from polar_mitm.proxy.fence import Fence
 from polar_mitm.proxy.flows import KeepFlows
 from polar_mitm.proxy.intercept import Intercept
 from polar_mitm.proxy.lines import log_call
+from polar_mitm.proxy.look import Look
 from polar_mitm.proxy.standalone import Standalone
 from polar_mitm.proxy.trailers import drop_trailers
 
@@ -15,7 +16,7 @@ from polar_mitm.proxy.trailers import drop_trailers
 def core(border: Border) -> list[object]:
     """For a proxy whose sessions are opened by the program that embeds it."""
     drop_trailers()
-    return [Fence(border), Intercept(border), KeepFlows(border)]
+    return [Fence(border), Intercept(border), KeepFlows(border), Look()]
 
 
 def standalone(on_call: Callable[[Call, str], None] = log_call) -> list[object]:

@@ -72,6 +72,8 @@ class Exchange:
         self.call = _draft(session, provider, request, ask)
         self.scripted = False
         """Whether the engine was made to sample a tool call of the session's script."""
+        self.token_bytes: list[bytes] | None = None
+        """UTF-8 of the sampled tokens, as the engine told it: for a person who looks at the flow."""
         self.shared: Shared[Answer] | None = None
         """Its answer in the making, which retries of it get as well."""
 
@@ -154,6 +156,7 @@ class Exchange:
             tokenizer_hash=capabilities.tokenizer_hash,
         )
         call.prompt_ids = sample.prompt_ids
+        self.token_bytes = sample.token_bytes
         calls = self._minted(sample)
         call.response = Response(
             text=sample.text,

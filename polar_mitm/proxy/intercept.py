@@ -213,7 +213,7 @@ class Intercept:
     async def _exchange(self, flow: http.HTTPFlow, exchange: Exchange, task: asyncio.Task[Answer]) -> None:
         """Wait for the answer in the hook; a stream that outlives the grace goes on through the loopback."""
         waiting = self.waiting[flow.id] = Waiting(flow, exchange, task)
-        task.add_done_callback(lambda _: annotate(flow, exchange.call))
+        task.add_done_callback(lambda _: annotate(flow, exchange.call, exchange.token_bytes))
         done, _ = await asyncio.wait([task], timeout=self.border.grace_s if exchange.ask.stream else None)
         if task.cancelled():
             flow.response = http.Response.make(CLIENT_LEFT, headers={"connection": "close"})
@@ -256,7 +256,7 @@ def _write(waiting: Waiting, call: Call) -> None:
     """Write the record to the session's log, and as it stands there onto the flow."""
     if line := waiting.exchange.session.log.record(call):
         call.parent_call_id, call.checks = line.parent_call_id, line.checks
-    annotate(waiting.flow, call)
+    annotate(waiting.flow, call, waiting.exchange.token_bytes)
 
 
 def _request(flow: http.HTTPFlow) -> Request:

@@ -20,6 +20,7 @@ from tornado.platform.asyncio import BaseAsyncIOLoop
 
 from polar_mitm.home import home
 from polar_mitm.proxy.context import keep_masters_apart
+from polar_mitm.proxy.look import Look
 from polar_mitm.proxy.standalone import Standalone
 
 START_LIMIT_S = 60.0
@@ -176,6 +177,7 @@ class FlowReader(_Embedded):
     async def __aenter__(self) -> Self:
         keep_masters_apart()
         master = WebMaster(options.Options(confdir=str(home() / "ca"), server=False), with_termlog=False)
+        master.addons.add(Look())
         master.options.update(web_port=self.web_port, rfile=str(self.flows), **WEB)
         await self._start(master)
         return self

@@ -1,29 +1,55 @@
 """What a person sees of a call in mitmweb and the console: a comment and a mark on its flow."""
 
+from collections.abc import Sequence
+
+import orjson
+from mitmproxy.flow import Flow
 from mitmproxy.http import HTTPFlow
 
 from polar_mitm.capture.record import Call
 
+RECORD = "polar"
+"""In a flow's metadata: the call's record, as JSON."""
+TOKENS = "polar_tokens"
+"""In a flow's metadata: the texts of the sampled tokens as the engine told them, a JSON list. For looking only."""
 
-def annotate(flow: HTTPFlow, call: Call) -> None:
+
+def annotate(flow: HTTPFlow, call: Call, token_bytes: Sequence[bytes] | None = None) -> None:
     """Write the call onto its flow: metadata for replay, a comment, a mark. To be called before the `response` hook."""
-    flow.metadata["polar"] = call.model_dump_json()
+    flow.metadata[RECORD] = call.model_dump_json()
+    if token_bytes is not None:
+        flow.metadata[TOKENS] = orjson.dumps([content.decode(errors="replace") for content in token_bytes]).decode()
     flow.comment = comment(call)
     flow.marked = mark(call)
 
 
-def comment(call: Call) -> str:
-    """One line, the telling part first, for mitmweb's column is narrow: tokens in and out, mean logprob, what came."""
+def comment(call: Call, reward: float | None = None) -> str:
+    """One line, the telling part first, for mitmweb's column is narrow.
+
+    The turn of the conversation, tokens in and out, the mean logprob of what the model chose, what came; then the
+    session, and its reward where it is known: a session is graded when its flows are saved already.
+    """
     if call.error:
         return f"{call.error.fault}: {call.error.what}"
     response = call.response
     if not response:
         return call.origin.kind_reason if call.origin.kind == "retry" else "no answer"
-    mean = f"{sum(response.logprobs) / len(response.logprobs):.2f}" if response.logprobs else "-"
+    mean = f"{sum(response.chosen) / len(response.chosen):.2f}" if response.chosen else "-"
     came = ", ".join(tool["function"]["name"] for tool in response.tool_calls) or response.finish_reason
-    if call.origin.kind != "turn":
-        came += f" · {call.origin.kind}"
-    return f"{len(call.prompt_ids)}→{len(response.response_ids)} {mean} {came} · {call.identity.session_id}"
+    which = f"turn {turn(call)}" if call.origin.kind == "turn" else call.origin.kind
+    tokens = f"{len(call.prompt_ids)}→{len(response.response_ids)}"
+    graded = "" if reward is None else f" · reward {reward:g}"
+    return f"{which} {tokens} {mean} {came}{graded} · {call.identity.session_id}"
+
+
+def recorded(flow: Flow) -> Call | None:
+    """The call on a flow; None when it carries none. Raises ValueError when it can't be read."""
+    return Call.model_validate_json(flow.metadata[RECORD]) if RECORD in flow.metadata else None
+
+
+def turn(call: Call) -> int:
+    """From 1: one more than the answers in the conversation so far."""
+    return 1 + len([message for message in call.request.messages if message.get("role") == "assistant"])
 
 
 def mark(call: Call) -> str:

@@ -45,13 +45,7 @@ def calls_of(folder: SessionFolder) -> list[Call]:
 
 def mean_logprob(calls: Iterable[Call]) -> float | None:
     """Mean over the tokens that the model chose, in nats; None when there are none. Forced ones are post-mask."""
-    logprobs = [
-        value
-        for call in calls
-        if call.response
-        for place, value in enumerate(call.response.logprobs)
-        if not any(start <= place < end for start, end in call.response.forced)
-    ]
+    logprobs = [value for call in calls if call.response for value in call.response.chosen]
     return sum(logprobs) / len(logprobs) if logprobs else None
 
 

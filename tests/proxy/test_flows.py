@@ -6,6 +6,7 @@ from typing import Any
 
 import orjson
 import pytest
+from mitmproxy.contentviews import prettify_message
 
 from polar_mitm.capture.record import Call
 from polar_mitm.proxy import flows as flows_module
@@ -25,6 +26,17 @@ async def test_the_record_on_a_flow_is_the_record_in_the_log(stage: Staged) -> N
     assert [Call.model_validate_json(flow.metadata["polar"]) for flow in flows] == calls
     assert {flow.metadata["polar_session"] for flow in flows} == {on.session.id}
     assert all(flow.marked and flow.comment for flow in flows)
+
+
+async def test_a_flow_shows_its_tokens_as_the_engine_told_them(stage: Staged) -> None:
+    async with stage(Reply("Hi.", delay_s=0.1), grace_s=0.02, keepalive_s=0.05) as on:
+        for ask in (CHAT, streamed(ANTHROPIC)):
+            assert (await on.post(ask)).ok
+        for flow in on.flows():
+            assert flow.response
+            shown = prettify_message(flow.response, flow)
+            assert shown.view_name == "Polar tokens"
+            assert "# sampled: 4 tokens\nHi." in shown.text
 
 
 async def test_a_flow_holds_the_request_and_the_answer_as_they_went_over_the_wire(stage: Staged) -> None:

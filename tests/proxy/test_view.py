@@ -6,7 +6,7 @@ from mitmproxy.utils import emoji
 
 from polar_mitm.capture.record import Call, Failure
 from polar_mitm.proxy.view import annotate, comment, mark
-from tests.capture.samples import make_call
+from tests.capture.samples import assistant, make_call, user
 
 
 def call(**response: object) -> Call:
@@ -19,7 +19,24 @@ def call(**response: object) -> Call:
 
 def test_a_comment_begins_with_tokens_and_logprob_for_the_column_is_narrow() -> None:
     plain = call(logprobs=[-0.25, -0.5], finish_reason="stop")
-    assert comment(plain) == "3→2 -0.38 stop · ses_0123456789abcdef"
+    assert comment(plain) == "turn 1 3→2 -0.38 stop · ses_0123456789abcdef"
+
+
+def test_a_comment_counts_the_turns_of_the_conversation_and_names_a_side_request() -> None:
+    second = call(finish_reason="stop")
+    second.request.messages = [user("Hi."), assistant("Hello."), user("Go.")]
+    assert comment(second).startswith("turn 2 ")
+    second.origin.kind = "title"
+    assert comment(second).startswith("title ")
+
+
+def test_a_comment_leaves_forced_tokens_out_of_the_mean() -> None:
+    assert comment(call(logprobs=[-9.0, -0.5], forced=[(0, 1)])).startswith("turn 1 3→2 -0.50 ")
+    assert comment(call(logprobs=[-9.0, -0.5], forced=[(0, 2)])).startswith("turn 1 3→2 - ")
+
+
+def test_a_comment_names_the_reward_where_it_is_known() -> None:
+    assert comment(call(), reward=0.5) == "turn 1 3→2 -0.25 stop · reward 0.5 · ses_0123456789abcdef"
 
 
 def test_a_comment_names_the_tools_that_were_called() -> None:
@@ -34,7 +51,7 @@ def test_a_comment_on_a_failure_says_whose_and_what() -> None:
 
 
 def test_a_comment_copes_with_an_answer_without_tokens_and_with_none() -> None:
-    assert comment(call(logprobs=[], response_ids=[])).startswith("3→0 - ")
+    assert comment(call(logprobs=[], response_ids=[])).startswith("turn 1 3→0 - ")
     unanswered = call()
     unanswered.response = None
     assert comment(unanswered) == "no answer"
