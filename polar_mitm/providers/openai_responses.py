@@ -69,6 +69,8 @@ SESSION_HEADERS = (
     "x-session-affinity",
 )
 
+SUMMARY = "the answer to this request is a summary in the model's own words"
+
 TURN_METADATA = "x-codex-turn-metadata"
 ACCOUNT_HEADER = "chatgpt-account-id"
 
@@ -107,11 +109,15 @@ def parse(request: Request, route: Route, body: Json) -> ResponsesAsk:
     messages = reading.transcript.messages()
     if not messages:
         raise fields.error("input", "field required")
+    if compacting:
+        _note_summary(fields, reading)
+    # The tools stay where the prompts of the conversation have them.
+    no_call = ToolChoice("none") if toolbox.tools else ToolChoice()
     harness_ids = _harness_ids(request, fields)
     chat = ChatRequest(
         messages=(*messages, REQUEST) if compacting else messages,
-        tools=() if compacting else toolbox.tools,
-        tool_choice=ToolChoice() if compacting else toolbox.choice(fields),
+        tools=toolbox.tools,
+        tool_choice=no_call if compacting else toolbox.choice(fields),
         parallel_tool_calls=None if compacting else fields.flag("parallel_tool_calls"),
         sampling=Sampling(
             max_tokens=bounded_integer(fields, "max_output_tokens", 1),
@@ -134,6 +140,14 @@ def parse(request: Request, route: Route, body: Json) -> ResponsesAsk:
         compacting=compacting,
         kept=kept_messages(fields) if is_path else None,
     )
+
+
+def _note_summary(fields: Fields, reading: Reading) -> None:
+    """What a compaction cannot do of what the request asks."""
+    if fields.get("tool_choice") not in (None, "auto", "none"):
+        reading.notes.add("tool_choice", SUMMARY)
+    if reading.json_schema is not None:
+        reading.notes.add("text.format", SUMMARY)
 
 
 def _refuse_state(fields: Fields) -> None:

@@ -8,7 +8,19 @@ from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 from openai.types.responses import InputTokenCountResponse, ResponseCompactionItem
 
 import polar_mitm.providers.openai_responses as openai_responses
-from polar_mitm.chat import Assistant, ChatReply, FinishReason, Json, System, Text, ToolCall, ToolResult, Usage, User
+from polar_mitm.chat import (
+    Assistant,
+    ChatReply,
+    FinishReason,
+    Json,
+    System,
+    Text,
+    ToolCall,
+    ToolChoice,
+    ToolResult,
+    Usage,
+    User,
+)
 from polar_mitm.providers import recognise
 from polar_mitm.providers.base import Request, Route
 from polar_mitm.providers.openai_responses import ResponsesAsk
@@ -52,12 +64,23 @@ def data(frames: list[bytes]) -> list[Json]:
 ITEM = {"id": "cmp_0a1b", "type": "compaction", "encrypted_content": seal("we went")}
 
 
-def test_P080_a_trigger_at_the_end_asks_the_model_for_a_summary_without_tools() -> None:
+def test_P080_a_trigger_at_the_end_asks_the_model_for_a_summary_with_the_tools_shown_and_not_callable() -> None:
     ask = parse(input=[*HISTORY, TRIGGER], tools=[TOOL], tool_choice="auto", parallel_tool_calls=False)
     assert ask.compacts
     assert ask.chat.messages == (*CHAT, REQUEST)
-    assert (ask.chat.tools, ask.chat.parallel_tool_calls) == ((), None)
+    turn = parse(input=HISTORY, tools=[TOOL]).chat
+    assert turn.tools and ask.chat.tools == turn.tools
+    assert (ask.chat.tool_choice, ask.chat.parallel_tool_calls) == (ToolChoice("none"), None)
     assert ask.chat.not_carried == ()
+    assert parse(input=[*HISTORY, TRIGGER]).chat.tool_choice == ToolChoice()
+
+
+@pytest.mark.parametrize("path", ["/v1/responses", "/v1/responses/compact"])
+def test_what_a_summary_makes_of_a_forced_call_and_of_a_schema_is_noted(path: str) -> None:
+    schema = {"format": {"type": "json_schema", "name": "n", "schema": {"type": "object"}}}
+    chat = parse(path, input=[*HISTORY, TRIGGER], tools=[TOOL], tool_choice="required", text=schema).chat
+    assert (chat.tool_choice, chat.json_schema) == (ToolChoice("none"), None)
+    assert [lost.field for lost in chat.not_carried] == ["tool_choice", "text.format"]
 
 
 @pytest.mark.parametrize("answer", [reply(), reply("", "we went"), reply(finish="length")])

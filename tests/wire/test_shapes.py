@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from polar_mitm.chat import Assistant, CallError, System, ToolResult, User, text_of
+from polar_mitm.chat import Assistant, CallError, System, ToolChoice, ToolResult, User, text_of
 from polar_mitm.providers import PROVIDERS
 from tests.wire.filler import filler, is_filler
 from tests.wire.fixtures import EXPECTED, Fixture, fixtures, offered, scenes, summary
@@ -142,9 +142,9 @@ def test_pi_sends_the_whole_conversation_after_that() -> None:
 
 
 @each(TRIGGERS)
-def test_a_compaction_trigger_asks_for_a_summary_without_tools(fixture: Fixture) -> None:
+def test_a_compaction_trigger_asks_for_a_summary_with_no_tool_to_call(fixture: Fixture) -> None:
     ask = fixture.ask()
-    assert ask.compacts and ask.chat.tools == ()
+    assert ask.compacts and ask.chat.tools and ask.chat.tool_choice == ToolChoice("none")
     assert isinstance(ask.chat.messages[-1], User)
 
 
