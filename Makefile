@@ -41,6 +41,7 @@ lint: $(READY) ## ruff, mypy, import-linter
 .PHONY: schemas
 schemas: $(READY) ## write docs/schemas from the models, docs/providers.md from the providers' tables
 	@$(BIN)/python -m polar_mitm.capture.schema docs/schemas
+	@$(BIN)/python -m polar_mitm.trajectory.schema docs/schemas
 	@$(BIN)/python -m polar_mitm.providers.fates docs/providers.md
 
 # Linux x64 only. Not part of CI: it fetches a harness from npm, and its output is committed.

@@ -77,6 +77,11 @@ class SessionRecord(BaseModel):
     """Null when there is none; never a stand-in for an evaluation that failed."""
     rewards: dict[str, FiniteFloat] = {}
     """Every reward the evaluator gave, by name."""
+    step_rewards: dict[str, FiniteFloat] = {}
+    """By call id: a reward for that call alone, where the evaluator gave some."""
+    trace_rewards: dict[str, FiniteFloat] = {}
+    """By the id of a call: a reward for the token sequence that it stands in, in place of the session's (a sub-agent's,
+    say). Of several calls in one sequence the last counts."""
     evaluation_error: str | None = None
     """Why there is no reward, when the evaluation itself failed."""
     poisoned: str | None = None

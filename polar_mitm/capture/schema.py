@@ -20,19 +20,19 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 def call_line_schema() -> dict[str, Any]:
     """JSON Schema (2020-12) of one line of calls.jsonl, as it is written: every field is there, null when unknown."""
-    return _schema(CallLine, f"polar-mitm call record, version {SCHEMA}", SCHEMA)
+    return written_schema(CallLine, f"polar-mitm call record, version {SCHEMA}", SCHEMA)
 
 
 def session_schema() -> dict[str, Any]:
     """JSON Schema (2020-12) of session.json, as it is written."""
-    return _schema(SessionRecord, f"polar-mitm session record, version {SESSION_SCHEMA}", SESSION_SCHEMA)
+    return written_schema(SessionRecord, f"polar-mitm session record, version {SESSION_SCHEMA}", SESSION_SCHEMA)
 
 
 def files() -> dict[str, bytes]:
     """File name and content of each published schema."""
     return {
-        f"call-record.v{SCHEMA}.json": _text(call_line_schema()),
-        f"session.v{SESSION_SCHEMA}.json": _text(session_schema()),
+        f"call-record.v{SCHEMA}.json": schema_text(call_line_schema()),
+        f"session.v{SESSION_SCHEMA}.json": schema_text(session_schema()),
     }
 
 
@@ -56,13 +56,14 @@ class _Written(GenerateJsonSchema):
         return False
 
 
-def _schema(model: type[BaseModel], title: str, version: int) -> dict[str, Any]:
+def written_schema(model: type[BaseModel], title: str, version: int) -> dict[str, Any]:
+    """JSON Schema (2020-12) of what `model` writes. Its schema version is in the field `schema`."""
     schema = model.model_json_schema(by_alias=True, mode="serialization", schema_generator=_Written)
     schema["properties"]["schema"] = {"const": version, "description": "Schema version."}
     return {"$schema": DIALECT, **schema, "title": title}
 
 
-def _text(schema: dict[str, Any]) -> bytes:
+def schema_text(schema: dict[str, Any]) -> bytes:
     return orjson.dumps(schema, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
 
 

@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Literal
 
 from polar_mitm.trajectory.chains import Builder, Chain, Chains, Kin, Member, Rewritten
-from polar_mitm.trajectory.credit import share, step_rewards
+from polar_mitm.trajectory.credit import share
 from polar_mitm.trajectory.ends import EndTokens
 from polar_mitm.trajectory.explain import Decode, explain
 from polar_mitm.trajectory.fate import Fate, fates
 from polar_mitm.trajectory.ledger import balance, entries
-from polar_mitm.trajectory.masking import masked
+from polar_mitm.trajectory.masking import masked as own_mask
 from polar_mitm.trajectory.relate import Link, relate
-from polar_mitm.trajectory.seen import Session, read_session
+from polar_mitm.trajectory.seen import Session, TrajectoryError, read_session
 from polar_mitm.trajectory.trace import Break, Lineage, Trace, Trajectory, Turn
 
 KINDS = frozenset({"turn", "subagent", "retry"})
@@ -61,18 +61,20 @@ def build(folder: Path, options: Options | None = None) -> Trajectory:
 class Building:
     """A session on its way to a trajectory. `traces` makes one at a time, for sessions whose traces are large."""
 
-    def __init__(self, session: Session, options: Options) -> None:
+    def __init__(self, session: Session, options: Options, *, masked: str | None = None) -> None:
+        """`masked`: why nothing of it is to be trained, besides what speaks against it of itself."""
         self.session = session
         self.options = options
-        self.masked = masked(session, keep_unrewarded=options.unrewarded == "keep")
+        keep = options.unrewarded == "keep"
+        self.masked = own_mask(session.record, torn=session.torn, keep_unrewarded=keep) or masked
         self.ends = EndTokens(session.calls, options.end_tokens)
         self.links: list[Link] = relate(session, self.ends)
         self.fates: list[Fate] = fates(self.links, options.kinds)
         chains = Chains(options.builder, options.rewritten, options.drift_limit, self.ends)
         self.chains: list[Chain] = chains.build(self.links, self.fates)
         self.relations = chains.relations
-        self.weights = share([_trained(chain) for chain in self.chains], masked=self.masked is not None)
-        self.steps = step_rewards(session)
+        self.weights = share([0 if self.masked else _trained(chain) for chain in self.chains])
+        self._check_rewards()
 
     def trajectory(self, advantage: float | None = None) -> Trajectory:
         record = self.session.record
@@ -124,7 +126,8 @@ class Building:
             loss_mask += mask
             logprobs += _logprobs(member)
             turns.append(self._turn(member, start, start + member.kept, any(mask)))
-        return Trace(
+        # Not validated: of a long session that would copy every message once a trace.
+        return Trace.model_construct(
             trace_id=self._name(chain),
             session_id=record.session_id,
             lineage=Lineage(
@@ -139,7 +142,7 @@ class Building:
             turns=turns,
             broken_by=self._break(chain),
             exact=all(member.drift is None for member in chain.members),
-            reward=record.reward,
+            reward=self._reward(chain),
             rewards=dict(record.rewards),
             weight=weight,
             advantage=advantage if weight else None,
@@ -174,8 +177,22 @@ class Building:
             bin=fate.bin,
             reason="" if fate.bin == "trained" else fate.reason,
             drift=member.drift,
-            reward=self.steps.get(call.call_id),
+            reward=self.session.record.step_rewards.get(call.call_id),
         )
+
+    def _reward(self, chain: Chain) -> float | None:
+        """The session's, unless the evaluator gave this trace one of its own."""
+        own = self.session.record.trace_rewards
+        names = [member.call.call_id for member in chain.members if member.call.call_id in own]
+        return own[names[-1]] if names else self.session.record.reward
+
+    def _check_rewards(self) -> None:
+        known = {call.call_id for call in self.session.calls}
+        record = self.session.record
+        for name in [*record.step_rewards, *record.trace_rewards]:
+            if name not in known:
+                what = f"it has a reward for call {name}, which is none of the session's"
+                raise TrajectoryError(self.session.folder / "session.json", what, "name a call of calls.jsonl")
 
     def _break(self, chain: Chain) -> Break | None:
         return explain(self.session, chain.broken, self.options.decode) if chain.broken else None

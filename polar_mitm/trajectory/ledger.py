@@ -15,8 +15,7 @@ from polar_mitm.trajectory.trace import Bin, Entry, Ledger, Trace
 class LedgerError(Exception):
     """A session whose sampled tokens are not all accounted for, each once. Training on it would be wrong."""
 
-    def __init__(self, session_id: str, what: str) -> None:
-        mend = "leave the session out, and report it: either its files were edited or polar has a defect"
+    def __init__(self, session_id: str, what: str, mend: str) -> None:
         super().__init__(f"the token ledger of session {session_id} does not balance: {what} ({mend})")
         self.session_id = session_id
         self.what = what
@@ -67,7 +66,7 @@ def balance(session: Session, traces: Sequence[Trace], ledger: Ledger) -> None:
 
     def check(holds: bool, what: str) -> None:
         if not holds:
-            raise LedgerError(session_id, what)
+            raise LedgerError(session_id, what, "leave the session out, and report it: this is a defect of polar")
 
     sampled = {call.call_id: 0 for call in session.calls}
     for call in session.calls:
@@ -84,8 +83,9 @@ def balance(session: Session, traces: Sequence[Trace], ledger: Ledger) -> None:
         check(counted[name] == tokens, f"call {name} sampled {tokens} tokens, and its entries hold {counted[name]}")
     _check_traces({call.call_id: call for call in session.calls}, traces, trained, check)
     expected = session.record.response_tokens
-    lost = "calls are missing from calls.jsonl"
-    check(total >= expected, f"session.json counts {expected} sampled tokens, and the calls have {total}: {lost}")
+    if total < expected:
+        what = f"session.json counts {expected} sampled tokens, and the calls have {total}"
+        raise LedgerError(session_id, what, "calls are missing from its file: put the original back")
 
 
 def _check_traces(

@@ -1,14 +1,13 @@
 """Whether a session may be trained on at all."""
 
-from polar_mitm.trajectory.seen import Session
+from polar_mitm.capture.folder import SessionRecord
 
 
-def masked(session: Session, *, keep_unrewarded: bool) -> str | None:
-    """Why no token of this session is trained; None when nothing is against it."""
-    record = session.record
+def masked(record: SessionRecord, *, torn: bool, keep_unrewarded: bool) -> str | None:
+    """Why no token of this session is trained; None when nothing is against it. `torn`: its last call was cut off."""
     if record.poisoned is not None:
         return f"poisoned: {record.poisoned}"
-    if session.torn:
+    if torn:
         return "incomplete: its last call was cut off"
     if record.status == "open":
         return "incomplete: it was never closed"
