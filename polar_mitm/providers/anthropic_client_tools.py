@@ -38,8 +38,8 @@ def _bash(spec: Fields) -> tuple[str, Json]:
 
 
 EDITS: Mapping[str, str] = {
-    "view": "`view` shows a file, or only its lines in `view_range` (the first and the last, -1 for the end), or lists a "
-    "directory",
+    "view": "`view` shows a file, or only its lines in `view_range` (the first and the last, -1 for the end), or lists "
+    "a directory",
     "create": "`create` writes a file that has the text `file_text`",
     "str_replace": "`str_replace` puts `new_str` in the place of `old_str`, which must occur exactly once",
     "insert": "`insert` puts `{inserted}` after line `insert_line`, 0 for the beginning",
