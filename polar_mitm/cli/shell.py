@@ -22,12 +22,13 @@ from polar_mitm.harnesses.base import HarnessMissing
 from polar_mitm.harnesses.install import InstallFailed as HarnessInstallFailed
 from polar_mitm.proxy.lines import printable
 from polar_mitm.proxy.master import ProxyFailed
-from polar_mitm.proxy.saved import FlowFileError
-from polar_mitm.rollout.replay import ReplayError
 from polar_mitm.rollout.resume import RunBusy
 from polar_mitm.rollout.run import NotReady
 from polar_mitm.tasks.scenario import ScenarioError
 from polar_mitm.tokens.vocabulary import VocabularyError
+from polar_mitm.trajectory.exporters.base import ExportFailed, ExportRefused, PackageMissing
+from polar_mitm.trajectory.ledger import LedgerError
+from polar_mitm.trajectory.seen import TrajectoryError
 
 FAILED = 1
 """The work failed. An evaluator's 0.0 is not a failure."""
@@ -39,9 +40,6 @@ INTERRUPTED = 128 + signal.SIGINT
 EXIT_CODES: dict[type[Exception], int] = {
     ScenarioError: BAD_USAGE,
     CallFileError: FAILED,
-    CallLogError: FAILED,
-    FlowFileError: FAILED,
-    ReplayError: BAD_USAGE,
     SessionFileError: BAD_USAGE,
     VocabularyError: BAD_USAGE,
     EngineNotReady: NOT_READY,
@@ -52,6 +50,12 @@ EXIT_CODES: dict[type[Exception], int] = {
     ProxyFailed: NOT_READY,
     NotReady: NOT_READY,
     RunBusy: NOT_READY,
+    CallLogError: FAILED,
+    TrajectoryError: FAILED,
+    LedgerError: FAILED,
+    ExportFailed: FAILED,
+    ExportRefused: BAD_USAGE,
+    PackageMissing: NOT_READY,
 }
 
 out = Console()
