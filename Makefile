@@ -24,6 +24,7 @@ demo: setup ## all set-up, then a real harness on a local model: `polar demo`
 test: setup ## all set-up, then linters and every test, the live ones on a real engine and real harnesses
 	@$(BIN)/polar harness install pi claude-code codex
 	@$(BIN)/polar model install tiny
+	@$(BIN)/python -m tests.loaders.environments
 	@$(MAKE) --no-print-directory lint
 	$(BIN)/python -m pytest $(TESTS)
 
@@ -43,6 +44,10 @@ schemas: $(READY) ## write docs/schemas from the models, docs/providers.md from 
 	@$(BIN)/python -m polar_mitm.capture.schema docs/schemas
 	@$(BIN)/python -m polar_mitm.trajectory.schema docs/schemas
 	@$(BIN)/python -m polar_mitm.providers.fates docs/providers.md
+
+.PHONY: loaders
+loaders: $(READY) ## the environments of the programs that read exported files, for the tests (about 1 GB)
+	@$(BIN)/python -m tests.loaders.environments
 
 # Linux x64 only. Not part of CI: it fetches a harness from npm, and its output is committed.
 .PHONY: wire

@@ -7,7 +7,6 @@ a session whose process is gone is `recover`'s.
 import logging
 import threading
 import time
-from typing import NamedTuple
 
 from polar_mitm.capture.folder import (
     Ending,
@@ -42,12 +41,6 @@ LATE_WAIT_S = 10.0
 """How long a call that ends after the close waits for whoever works on the closed session, say `polar seal`."""
 
 
-class Recorded(NamedTuple):
-    line: CallLine
-    number: int
-    """Of the line in the file, from 1."""
-
-
 class SessionLog:
     """What the proxy holds of a session: takes its calls, keeps its record.
 
@@ -80,17 +73,17 @@ class SessionLog:
         else:
             self._save()
 
-    def record(self, call: Call) -> Recorded | None:
-        """Write a call; None when it could not be written. Never raises.
+    def record(self, call: Call) -> CallLine | None:
+        """Write a call; its line, or None when it could not be written. Never raises.
 
         A call that ends after the session was closed is written too: it was sampled like the others.
         """
         with self._lock:
             late = self.session.status != "open"
-            recorded: Recorded | None = None
+            line: CallLine | None = None
             try:
                 log = self._open(wait_s=LATE_WAIT_S if late else 0.0)
-                recorded = Recorded(log.append(call), log.calls)
+                line = log.append(call)
                 count(self.session, log)
             except (OSError, CallLogError, CallFileError) as error:
                 reason = f"call {call.identity.call_id} was not recorded: {error}"
@@ -99,7 +92,7 @@ class SessionLog:
                 self._seal()
             elif self._unsaved and self._held:
                 self._save()
-            return recorded
+            return line
 
     def close(self, status: Ending, *, reason: str | None = None, exit_code: int | None = None) -> SessionRecord:
         """End the session and write its record, which is returned. The first close counts. Never raises."""
