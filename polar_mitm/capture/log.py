@@ -6,16 +6,16 @@ It decides what a line repeats by reference (bodies, leading prompt ids) and whi
 
 import errno
 import fcntl
-import math
 import os
 import threading
 from collections import Counter
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
-from polar_mitm.capture.canonical import content_hash, dumps
+from polar_mitm.capture.canonical import content_hash
 from polar_mitm.capture.checks import verify
+from polar_mitm.capture.encode import encode
 from polar_mitm.capture.forms import present
 from polar_mitm.capture.history import History
 from polar_mitm.capture.ids import pack
@@ -75,7 +75,7 @@ class CallLog:
         with self._lock:
             try:
                 line = self._line(call)
-                text = _encode(line)
+                text = encode(line) + b"\n"
             except (TypeError, ValueError, RecursionError) as error:
                 raise CallLogError(f"call {call.identity.call_id} is not JSON: {error}") from error
             self._write(text)
@@ -191,19 +191,6 @@ class CallLog:
             os.ftruncate(self._file, self._end)
         except OSError:
             return  # the next write tries again; a reader passes over a torn tail
-
-
-def _encode(line: CallLine) -> bytes:
-    value: dict[str, Any] = line.model_dump(mode="json", by_alias=True)
-    if line.response and not all(map(math.isfinite, line.response.logprobs)):
-        value["response"]["logprobs"] = [_number(logprob) for logprob in line.response.logprobs]
-    return dumps(value) + b"\n"
-
-
-def _number(value: float) -> float | str:
-    if math.isfinite(value):
-        return value
-    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
 def _set_aside(file: int, path: Path, end: int) -> None:

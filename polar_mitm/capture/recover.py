@@ -11,7 +11,7 @@ from polar_mitm.capture.folder import SessionFileError, SessionFolder, SessionRe
 from polar_mitm.capture.forms import CallFileError, NewerCalls
 from polar_mitm.capture.lock import FolderLock, SessionBusy
 from polar_mitm.capture.log import CallLog, CallLogError
-from polar_mitm.capture.seal import COMPRESS_FROM, expand, settle, take_digest, unseal, unsettled
+from polar_mitm.capture.seal import COMPRESS_FROM, expand, finish, settle, take_digest, unseal, unsettled
 from polar_mitm.capture.session import count
 
 __all__ = ["Met", "SessionBusy", "change_form", "recover", "recover_below"]
@@ -68,9 +68,7 @@ def recover(path: Path, *, compress_from: int = COMPRESS_FROM) -> SessionRecord:
             session.finished_at = last_sign
         elif torn:
             session.poisoned = session.poisoned or f"a call that ended after the session was closed is incomplete{torn}"
-        session.seal = take_digest(folder, compress_from=compress_from)
-        folder.write(session)
-        settle(folder)
+        finish(folder, session, compress_from=compress_from)
         return session
 
 

@@ -48,6 +48,16 @@ def take_digest(folder: SessionFolder, *, compress_from: int = COMPRESS_FROM) ->
     return seal
 
 
+def finish(folder: SessionFolder, session: SessionRecord, *, compress_from: int = COMPRESS_FROM) -> None:
+    """Seal a session that nobody else holds, and write its record. The folder must be locked.
+
+    Raises what `take_digest` raises.
+    """
+    session.seal = take_digest(folder, compress_from=compress_from)
+    folder.write(session)
+    settle(folder)
+
+
 def settle(folder: SessionFolder) -> None:
     """Leave one form, that nobody writes to by mistake. For a folder whose record bears the seal. Raises OSError."""
     text, packed = text_of(folder.calls), packed_of(folder.calls)

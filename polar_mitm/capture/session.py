@@ -7,6 +7,7 @@ a session whose process is gone is `recover`'s.
 import logging
 import threading
 import time
+from typing import NamedTuple
 
 from polar_mitm.capture.folder import (
     Ending,
@@ -41,6 +42,12 @@ LATE_WAIT_S = 10.0
 """How long a call that ends after the close waits for whoever works on the closed session, say `polar seal`."""
 
 
+class Recorded(NamedTuple):
+    line: CallLine
+    number: int
+    """Of the line in the file, from 1."""
+
+
 class SessionLog:
     """What the proxy holds of a session: takes its calls, keeps its record.
 
@@ -73,17 +80,17 @@ class SessionLog:
         else:
             self._save()
 
-    def record(self, call: Call) -> CallLine | None:
-        """Write a call; its line, or None when it could not be written. Never raises.
+    def record(self, call: Call) -> Recorded | None:
+        """Write a call; None when it could not be written. Never raises.
 
         A call that ends after the session was closed is written too: it was sampled like the others.
         """
         with self._lock:
             late = self.session.status != "open"
-            line: CallLine | None = None
+            recorded: Recorded | None = None
             try:
                 log = self._open(wait_s=LATE_WAIT_S if late else 0.0)
-                line = log.append(call)
+                recorded = Recorded(log.append(call), log.calls)
                 count(self.session, log)
             except (OSError, CallLogError, CallFileError) as error:
                 reason = f"call {call.identity.call_id} was not recorded: {error}"
@@ -92,7 +99,7 @@ class SessionLog:
                 self._seal()
             elif self._unsaved and self._held:
                 self._save()
-            return line
+            return recorded
 
     def close(self, status: Ending, *, reason: str | None = None, exit_code: int | None = None) -> SessionRecord:
         """End the session and write its record, which is returned. The first close counts. Never raises."""

@@ -3,7 +3,7 @@
 import typer
 
 from polar_mitm import __version__
-from polar_mitm.cli import calls, demo, doctor, export, harness, model, proxy, run_task, sessions
+from polar_mitm.cli import calls, demo, doctor, export, harness, model, proxy, replay, run_task, sessions, traces
 
 app = typer.Typer(
     name="polar",
@@ -27,6 +27,8 @@ app.command("run-task")(run_task.run_task)
 app.command("proxy")(proxy.proxy)
 app.command("web")(proxy.web)
 app.command("calls")(calls.calls)
+app.command("traces")(traces.traces)
+app.command("replay")(replay.replay)
 app.command("export", help=export.HELP)(export.export_command)
 app.command("recover")(sessions.recover_command)
 app.command("seal")(sessions.seal)

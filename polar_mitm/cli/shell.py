@@ -22,6 +22,8 @@ from polar_mitm.harnesses.base import HarnessMissing
 from polar_mitm.harnesses.install import InstallFailed as HarnessInstallFailed
 from polar_mitm.proxy.lines import printable
 from polar_mitm.proxy.master import ProxyFailed
+from polar_mitm.proxy.saved import FlowFileError
+from polar_mitm.rollout.replay import ReplayError
 from polar_mitm.rollout.resume import RunBusy
 from polar_mitm.rollout.run import NotReady
 from polar_mitm.tasks.scenario import ScenarioError
@@ -40,6 +42,9 @@ INTERRUPTED = 128 + signal.SIGINT
 EXIT_CODES: dict[type[Exception], int] = {
     ScenarioError: BAD_USAGE,
     CallFileError: FAILED,
+    CallLogError: FAILED,
+    FlowFileError: FAILED,
+    ReplayError: BAD_USAGE,
     SessionFileError: BAD_USAGE,
     VocabularyError: BAD_USAGE,
     EngineNotReady: NOT_READY,
@@ -50,7 +55,6 @@ EXIT_CODES: dict[type[Exception], int] = {
     ProxyFailed: NOT_READY,
     NotReady: NOT_READY,
     RunBusy: NOT_READY,
-    CallLogError: FAILED,
     TrajectoryError: FAILED,
     LedgerError: FAILED,
     ExportFailed: FAILED,

@@ -15,6 +15,7 @@ from polar_mitm.chat import ChatRequest, Json, Sampling, Thinking
 from polar_mitm.providers.anthropic_fates import FATES, give_fates
 from polar_mitm.providers.anthropic_messages import Found, messages_of
 from polar_mitm.providers.anthropic_reply import (
+    AnthropicAsk,
     error,
     keepalive,
     render,
@@ -25,8 +26,8 @@ from polar_mitm.providers.anthropic_reply import (
     stream_type,
 )
 from polar_mitm.providers.anthropic_side import count, fixed, models, recognise_side
-from polar_mitm.providers.anthropic_tools import parallel_tool_calls, tool_choice, tools_of
-from polar_mitm.providers.base import Ask, Request, Route
+from polar_mitm.providers.anthropic_tools import Toolbox, parallel_tool_calls, tool_choice
+from polar_mitm.providers.base import Request, Route
 from polar_mitm.providers.common import bounded_integer, bounded_number, header_ids
 from polar_mitm.providers.fields import Fields
 
@@ -74,7 +75,7 @@ def recognise(request: Request) -> Route | None:
     return recognise_side(request, HOSTS)
 
 
-def parse(request: Request, route: Route, body: Json) -> Ask:
+def parse(request: Request, route: Route, body: Json) -> AnthropicAsk:
     fields = Fields.of_body(body)
     found = Found()
     give_fates(fields, found.notes)
@@ -83,11 +84,11 @@ def parse(request: Request, route: Route, body: Json) -> Ask:
             give_fates(child, found.notes, name)
     model = fields.text("model")
     messages = messages_of(fields, found)
-    tools, missing = tools_of(fields, found)
+    tools = Toolbox(fields, found)
     chat = ChatRequest(
         messages=messages,
-        tools=tools,
-        tool_choice=tool_choice(fields, tools, missing),
+        tools=tuple(tools.given),
+        tool_choice=tool_choice(fields, tools),
         parallel_tool_calls=parallel_tool_calls(fields),
         sampling=Sampling(
             max_tokens=bounded_integer(fields, "max_tokens", 1),
@@ -100,7 +101,8 @@ def parse(request: Request, route: Route, body: Json) -> Ask:
         thinking=_thinking(fields),
     )
     chat = replace(chat, not_carried=found.notes.all())
-    return Ask(chat, model, fields.flag("stream") or False, _harness_ids(request, fields))
+    stream = fields.flag("stream") or False
+    return AnthropicAsk(chat, model, stream, _harness_ids(request, fields), members=tools.members)
 
 
 def _json_schema(fields: Fields) -> Json | None:

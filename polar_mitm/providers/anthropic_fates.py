@@ -17,6 +17,7 @@ ON_THIS_MACHINE = Fate("ignored", "every call is served by the one engine on thi
 NOT_BILLED = Fate("ignored", "nothing is billed here")
 SESSION = Fate("emulated", "the session id in it is kept on the record; the model is not told")
 NO_SERVER_TOOLS = Fate("ignored", "nothing here runs Anthropic's server tools")
+DESCRIBED = Fate("emulated", "said in the description")
 EXTRA = Fate("refused", "Extra inputs are not permitted")
 NO_CITATIONS = Fate("ignored", "the model is not asked to cite")
 
@@ -44,7 +45,7 @@ FATES: Mapping[str, Fate] = {
     "messages.*.content.*.name": CARRIED,
     "messages.*.content.*.input": CARRIED,
     "messages.*.content.*.caller": NO_SERVER_TOOLS,
-    "messages.*.content.*.toolset_name": NO_SERVER_TOOLS,
+    "messages.*.content.*.toolset_name": Fate("emulated", "stands before the name of the function"),
     "messages.*.content.*.tool_use_id": CARRIED,
     "messages.*.content.*.is_error": Fate("emulated", "a failure without a word reads `error`, others read as sent"),
     "messages.*.content.*.tool_name": CARRIED,
@@ -55,7 +56,10 @@ FATES: Mapping[str, Fate] = {
     "stop_sequences": CARRIED,
     "stream": CARRIED,
     "tools": CARRIED,
-    "tools.*.type": Fate("emulated", "a tool without a schema of its own is left out and noted, or refused if forced"),
+    "tools.*.type": Fate(
+        "emulated",
+        "a client's tool without a schema has the published one; one that others run is left out, or refused if forced",
+    ),
     "tools.*.name": CARRIED,
     "tools.*.description": CARRIED,
     "tools.*.input_schema": CARRIED,
@@ -65,6 +69,12 @@ FATES: Mapping[str, Fate] = {
     "tools.*.input_examples": Fate("emulated", "written out at the end of the description"),
     "tools.*.eager_input_streaming": Fate("emulated", "a call's whole input comes in one delta"),
     "tools.*.allowed_callers": NO_SERVER_TOOLS,
+    "tools.*.max_characters": DESCRIBED,
+    "tools.*.display_width_px": DESCRIBED,
+    "tools.*.display_height_px": DESCRIBED,
+    "tools.*.display_number": DESCRIBED,
+    "tools.*.enable_zoom": CARRIED,
+    "tools.*.configs": Fate("carried", "which tools of the computer toolset are on, and deferred"),
     "tool_choice": CARRIED,
     "tool_choice.type": CARRIED,
     "tool_choice.name": CARRIED,

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from itertools import groupby, takewhile
 
 from polar_mitm.chat import Assistant, Image, Message, Part, System, Text, ToolCall, ToolResult
+from polar_mitm.providers.anthropic_client_tools import flat_name
 from polar_mitm.providers.anthropic_fates import NO_SERVER_TOOLS, give_fates
 from polar_mitm.providers.common import Notes, arguments_text, folded_system
 from polar_mitm.providers.fields import Fields
@@ -286,7 +287,8 @@ def _assistant(run: Sequence[Fields], found: Found) -> Assistant:
                     pass
                 case "tool_use":
                     arguments = arguments_text(block.object("input") or {})
-                    calls.append(ToolCall(block.text("id"), block.text("name"), arguments))
+                    name = flat_name(block.text("name"), block.text_or("toolset_name"))
+                    calls.append(ToolCall(block.text("id"), name, arguments))
                 case _:
                     raise block.error("type", f"unknown block type {kind!r} in an assistant message")
     if len({call.id for call in calls}) < len(calls):

@@ -2,13 +2,20 @@
 
 from base64 import b64encode
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 
 from polar_mitm.chat import CallError, ChatReply, Json, ToolCall
 from polar_mitm.providers import sse
+from polar_mitm.providers.anthropic_client_tools import Member
 from polar_mitm.providers.base import Ask
 from polar_mitm.providers.common import INVALID_JSON, arguments_text, client_arguments, object_repairs, sent_arguments
+
+
+@dataclass(slots=True, frozen=True)
+class AnthropicAsk(Ask):
+    members: Mapping[str, Member] = field(default_factory=dict)
+    """The tools of toolsets, by the name that the model calls them."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -20,13 +27,13 @@ class _Block:
     deltas: tuple[Json, ...]
 
 
-def _content(reply: ChatReply) -> Iterator[_Block]:
+def _content(ask: AnthropicAsk, reply: ChatReply) -> Iterator[_Block]:
     if reply.reasoning:
         yield _thinking(reply.reasoning)
     if reply.text:
         yield _text(reply.text)
     for call in reply.tool_calls:
-        yield _tool_use(call)
+        yield _tool_use(ask, call)
 
 
 def _text(text: str) -> _Block:
@@ -47,22 +54,24 @@ def _thinking(text: str) -> _Block:
     )
 
 
-def _tool_use(call: ToolCall) -> _Block:
+def _tool_use(ask: AnthropicAsk, call: ToolCall) -> _Block:
     arguments = client_arguments(call.arguments)
     sent = sent_arguments(call.arguments)
     if arguments == {INVALID_JSON: call.arguments}:
         sent = arguments_text(arguments)
-    head = {"type": "tool_use", "id": call.id, "name": call.name}
+    member = ask.members.get(call.name)
+    name: Json = {"name": member.name, "toolset_name": member.toolset} if member else {"name": call.name}
+    head = {"type": "tool_use", "id": call.id, **name}
     delta = {"type": "input_json_delta", "partial_json": sent}
     return _Block({**head, "input": arguments}, {**head, "input": {}}, (delta,))
 
 
-def render(ask: Ask, reply: ChatReply) -> Json:
-    content = [block.whole for block in _content(reply)]
+def render(ask: AnthropicAsk, reply: ChatReply) -> Json:
+    content = [block.whole for block in _content(ask, reply)]
     return _message(ask, reply, content, _stop(reply, content), _usage(reply))
 
 
-def repairs(ask: Ask, reply: ChatReply) -> tuple[str, ...]:
+def repairs(ask: AnthropicAsk, reply: ChatReply) -> tuple[str, ...]:
     return object_repairs(reply.tool_calls)
 
 
@@ -70,8 +79,8 @@ def stop_reason(body: Json) -> str:
     return str(body["stop_reason"])
 
 
-def stream(ask: Ask, reply: ChatReply) -> Iterator[bytes]:
-    blocks = list(_content(reply))
+def stream(ask: AnthropicAsk, reply: ChatReply) -> Iterator[bytes]:
+    blocks = list(_content(ask, reply))
     # The true prompt count belongs into the first event: clients size their context by it.
     begun = {**_usage(reply), "output_tokens": 1}
     running = {"stop_reason": None, "stop_sequence": None, "stop_details": None}
@@ -86,7 +95,7 @@ def stream(ask: Ask, reply: ChatReply) -> Iterator[bytes]:
     yield _event({"type": "message_stop"})
 
 
-def _message(ask: Ask, reply: ChatReply, content: list[Json], stop: Json, usage: Json) -> Json:
+def _message(ask: AnthropicAsk, reply: ChatReply, content: list[Json], stop: Json, usage: Json) -> Json:
     return {
         "id": f"msg_{reply.id}",
         "type": "message",
@@ -127,11 +136,11 @@ def _event(data: Json) -> bytes:
     return sse.event(data, data["type"])
 
 
-def stream_type(ask: Ask) -> str:
+def stream_type(ask: AnthropicAsk) -> str:
     return "text/event-stream"
 
 
-def keepalive(ask: Ask) -> bytes:
+def keepalive(ask: AnthropicAsk) -> bytes:
     return _event({"type": "ping"})
 
 
@@ -164,5 +173,5 @@ def error(error: CallError) -> tuple[int, Json]:
     return status, {"type": "error", "error": {"type": kind, "message": message}}
 
 
-def stream_error(ask: Ask, error_: CallError) -> bytes:
+def stream_error(ask: AnthropicAsk, error_: CallError) -> bytes:
     return sse.event(error(error_)[1], "error")

@@ -6,10 +6,11 @@ from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
 from mitmproxy.connection import Client
+from mitmproxy.http import HTTPFlow
 
 from polar_mitm.capture.record import Call
 from polar_mitm.proxy.lines import log_call
-from polar_mitm.proxy.sessions import Sessions
+from polar_mitm.proxy.sessions import Session, Sessions
 
 type Address = tuple[str, int]
 
@@ -27,6 +28,8 @@ class Border:
     """Told of each call once it is recorded, with the model that the client asked for."""
     opening: asyncio.Task[None] | None = None
     """Opens the session that calls belong to, where the proxy opens one itself; calls that come earlier wait for it."""
+    by_flow: WeakKeyDictionary[HTTPFlow, Session | None] = field(default_factory=WeakKeyDictionary)
+    """Who sent each request; None: nobody that is known here."""
     diverted: WeakKeyDictionary[Client, tuple[Address, Address]] = field(default_factory=WeakKeyDictionary)
     """Per client connection: the provider address its waiting call names, and the loopback address dialled instead."""
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from mitmproxy import http, io
 
 from polar_mitm.proxy.border import Border
+from polar_mitm.proxy.sessions import Session
 
 logger = logging.getLogger(__name__)
 
@@ -29,19 +30,23 @@ class KeepFlows:
         await self._keep(flow)
 
     async def _keep(self, flow: http.HTTPFlow) -> None:
-        session = self.border.sessions.find(flow.metadata.get("polar_session"))
+        session = self.border.by_flow.get(flow)
         if session is None or not flow.live:
             return
-        try:
-            async with self._one_at_a_time:
-                kept = await asyncio.to_thread(_append, session.log.folder.flows, flow, self.border.session_bytes)
-        except OSError as error:
-            logger.error("polar: %s can't be written: %s", session.log.folder.flows, error)
-            return
-        if not kept:
-            limit = self.border.session_bytes
-            reason = f"flows.mitm would pass the session's limit of {limit} bytes: not every flow is in it"
-            await asyncio.to_thread(session.log.limit, reason)
+        async with self._one_at_a_time:
+            await asyncio.to_thread(keep, session, flow, self.border.session_bytes)
+
+
+def keep(session: Session, flow: http.HTTPFlow, limit: int) -> None:
+    """Append the flow to its session's file, which may be over by now. What keeps it out is said, not raised."""
+    path = session.log.folder.flows
+    try:
+        kept = _append(path, flow, limit)
+    except OSError as error:
+        logger.error("polar: %s can't be written: %s", path, error)
+        return
+    if not kept:
+        session.log.limit(f"flows.mitm would pass the session's limit of {limit} bytes: not every flow is in it")
 
 
 def _append(path: Path, flow: http.HTTPFlow, limit: int) -> bool:

@@ -19,6 +19,7 @@ from polar_mitm.providers import PROVIDERS, Provider, Request, Route, recognise,
 from polar_mitm.proxy.body import LARGEST_BODY, read_object
 from polar_mitm.proxy.border import Border
 from polar_mitm.proxy.exchange import BROKE, Answer, Exchange, Repeat
+from polar_mitm.proxy.flows import keep
 from polar_mitm.proxy.lines import printable
 from polar_mitm.proxy.loopback import TICKET_HEADER, Loopback, Waiting
 from polar_mitm.proxy.retries import RETRY_HEADER, Retries, Sampled, key_of, retry_count
@@ -55,7 +56,6 @@ class Intercept:
         self.loopback: Loopback | None = None
         self.waiting: dict[str, Waiting] = {}
         self.by_connection: WeakKeyDictionary[Client, Session] = WeakKeyDictionary()
-        self.by_flow: WeakKeyDictionary[http.HTTPFlow, Session | None] = WeakKeyDictionary()
         self.retries: WeakKeyDictionary[Session, Retries] = WeakKeyDictionary()
         self._closing: asyncio.Task[None] | None = None
 
@@ -64,6 +64,7 @@ class Intercept:
             _, waiting = self.waiting.popitem()
             waiting.task.cancel()
             _write(waiting, call := _finish(waiting, "partial" if waiting.sent else "aborted"))
+            keep(waiting.exchange.session, waiting.flow, self.border.session_bytes)  # no hook comes for it any more
             self.border.on_call(call, waiting.exchange.ask.model)
         if self.loopback:
             self._closing = asyncio.get_running_loop().create_task(self.loopback.close())
@@ -98,10 +99,10 @@ class Intercept:
         await self.border.opened()
         try:
             session = self._session(flow, credentials, session_id, key)
-            self.by_flow[flow] = session
+            self.border.by_flow[flow] = session
             flow.metadata["polar_session"] = session.id
         except UnknownSession:
-            self.by_flow[flow] = None
+            self.border.by_flow[flow] = None
 
     async def request(self, flow: http.HTTPFlow) -> None:
         if flow.error or not flow.live:
@@ -176,12 +177,12 @@ class Intercept:
         return _failed(provider, error)
 
     async def _side(self, flow: http.HTTPFlow, request: Request, provider: Provider, route: Route) -> http.Response:
-        answer = await side_answer(self.by_flow.get(flow), provider, request, route, lambda: _body(flow)[1])
+        answer = await side_answer(self.border.by_flow.get(flow), provider, request, route, lambda: _body(flow)[1])
         flow.comment = f"{route.action}: no turn, not recorded"
         return _json(200, answer)
 
     async def _call(self, flow: http.HTTPFlow, request: Request, provider: Provider, route: Route) -> None:
-        session = self.by_flow.get(flow)
+        session = self.border.by_flow.get(flow)
         if session is None:
             raise CallError("unauthorized", "polar: this API key belongs to no open session")
         await self._have_room(session)
@@ -254,9 +255,9 @@ def _finish(waiting: Waiting, status: DeliveryStatus) -> Call:
 
 def _write(waiting: Waiting, call: Call) -> None:
     """Write the record to the session's log, and as it stands there onto the flow."""
-    if line := waiting.exchange.session.log.record(call):
-        call.parent_call_id, call.checks = line.parent_call_id, line.checks
-    annotate(waiting.flow, call, waiting.exchange.token_bytes)
+    if recorded := waiting.exchange.session.log.record(call):
+        call.parent_call_id, call.checks = recorded.line.parent_call_id, recorded.line.checks
+    annotate(waiting.flow, call, waiting.exchange.token_bytes, line=recorded.number if recorded else 0)
 
 
 def _request(flow: http.HTTPFlow) -> Request:

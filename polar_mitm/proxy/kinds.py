@@ -62,6 +62,7 @@ def classify(request: Request, ask: Ask, main: Opening | None) -> tuple[Kind, st
         ("compaction", _compaction(ask, main)),
         ("subagent", _subagent(marks)),
         ("title", _title(ask)),
+        ("compaction", _compaction_apart(ask, main)),
         ("classifier", _classifier(ask, main)),
         ("subagent", _other_conversation(ask, main)),
     )
@@ -100,6 +101,24 @@ def _compaction(ask: Ask, main: Opening | None) -> str | None:
     if len(texts[-1]) >= LONG_INSTRUCTION:
         signs.append("a long instruction at its end")
     return _joined("the end of a conversation asks for its summary", signs)
+
+
+def _compaction_apart(ask: Ask, main: Opening | None) -> str | None:
+    """The same by another agent, so to speak: under a system text of its own, which the summary is all about.
+
+    opencode and pi send the conversation as one text, Qwen Code and Gemini CLI message by message, with its tool calls
+    though no tool is offered.
+    """
+    chat = ask.chat
+    system = _system(chat)
+    if main is None or not main.tools or chat.tools or chat.json_schema is not None or _hash(system) == main.system:
+        return None
+    apart = "no tools and another system text, unlike the session's turns"
+    if any(isinstance(message, Assistant) and message.tool_calls for message in chat.messages):
+        return f"{apart}; a conversation with tool calls"
+    if SUMMARY.search(system) and OF_THIS.search(system):
+        return f"{apart}, which is about the summary of a conversation"
+    return None
 
 
 def _subagent(marks: Mapping[str, str]) -> str | None:

@@ -1,22 +1,39 @@
-"""What a person sees of a call in mitmweb and the console: a comment and a mark on its flow."""
+"""What stands on a call's flow: its record, for replay; a comment and a mark, for a person who looks at it."""
 
+import logging
 from collections.abc import Sequence
 
 import orjson
 from mitmproxy.flow import Flow
 from mitmproxy.http import HTTPFlow
 
-from polar_mitm.capture.record import Call
+from polar_mitm.capture.encode import decode_call, encode
+from polar_mitm.capture.record import SCHEMA, Call
+
+logger = logging.getLogger(__name__)
 
 RECORD = "polar"
 """In a flow's metadata: the call's record, as JSON."""
+RECORD_SCHEMA = "polar_schema"
+"""The schema version of that."""
+LINE = "polar_line"
+"""The number of the call's line in calls.jsonl, from 1; 0 when it could not be written there. Not before it is over."""
 TOKENS = "polar_tokens"
-"""In a flow's metadata: the texts of the sampled tokens as the engine told them, a JSON list. For looking only."""
+"""The texts of the sampled tokens as the engine told them, a JSON list. For looking only."""
 
 
-def annotate(flow: HTTPFlow, call: Call, token_bytes: Sequence[bytes] | None = None) -> None:
-    """Write the call onto its flow: metadata for replay, a comment, a mark. To be called before the `response` hook."""
-    flow.metadata[RECORD] = call.model_dump_json()
+def annotate(
+    flow: HTTPFlow, call: Call, token_bytes: Sequence[bytes] | None = None, *, line: int | None = None
+) -> None:
+    """Write the call onto its flow. To be called before the `response` hook; with the line once the call is over."""
+    try:
+        flow.metadata[RECORD] = encode(call).decode()
+    except (TypeError, ValueError, RecursionError) as error:
+        logger.error("polar: call %s is not on its flow, for it is not JSON: %s", call.identity.call_id, error)
+        return
+    flow.metadata[RECORD_SCHEMA] = SCHEMA
+    if line is not None:
+        flow.metadata[LINE] = line
     if token_bytes is not None:
         flow.metadata[TOKENS] = orjson.dumps([content.decode(errors="replace") for content in token_bytes]).decode()
     flow.comment = comment(call)
@@ -44,7 +61,13 @@ def comment(call: Call, reward: float | None = None) -> str:
 
 def recorded(flow: Flow) -> Call | None:
     """The call on a flow; None when it carries none. Raises ValueError when it can't be read."""
-    return Call.model_validate_json(flow.metadata[RECORD]) if RECORD in flow.metadata else None
+    if RECORD not in flow.metadata:
+        return None
+    version = flow.metadata.get(RECORD_SCHEMA, SCHEMA)
+    if not isinstance(version, int) or version > SCHEMA:
+        what = f"it has schema version {version}, and this polar reads up to {SCHEMA}"
+        raise ValueError(f"{what} (install a newer polar-mitm)")
+    return decode_call(str(flow.metadata[RECORD]).encode())
 
 
 def turn(call: Call) -> int:

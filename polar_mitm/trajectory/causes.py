@@ -41,11 +41,9 @@ def of_tools(before: Sequence[Message], after: Sequence[Message]) -> Finding:
 def of_system(old: Message, new: Message, before: Sequence[Message], after: Sequence[Message]) -> Finding:
     """Of two messages in one place, of which one at least is a system message; with all messages of both requests."""
     if old.get("role") != new.get("role"):
-        if old in after:
-            return "system_changed", f"a system message was put in before message {after.index(old)}"
-        if new in before and new.get("role") != "system":
-            return "system_changed", "a system message was taken out"
-        return "system_changed", "the system message moved to another place"
+        if old in after and new in before:
+            return "system_changed", "a system message moved to another place"
+        return "system_changed", f"a system message was {'put in' if new.get('role') == 'system' else 'taken out'}"
     one, two = text_in(old).splitlines(), text_in(new).splitlines()
     pairs = [(left, right) for left, right in zip_longest(one, two, fillvalue="") if left != right]
     if pairs and len(one) == len(two) and len(pairs) <= ROTATING:

@@ -7,7 +7,7 @@ thing in which they differ. Where they do not, it is the template or the tokeniz
 from collections.abc import Callable, Sequence
 
 from polar_mitm.trajectory.causes import Finding, Message, of_answer, of_message, of_system, of_tools
-from polar_mitm.trajectory.relate import Link
+from polar_mitm.trajectory.relate import Link, answers
 from polar_mitm.trajectory.seen import Seen, Session
 from polar_mitm.trajectory.trace import Break
 
@@ -78,11 +78,14 @@ class _Look:
             return "truncation", f"the history has {call.spoken.end} messages, and had {parent.spoken.end}"
         if "system" in (old.get("role"), new.get("role")):
             return of_system(old, new, session.messages(parent), session.messages(call))
+        later = call.spoken.read(place, place + 1)[0] in parent.spoken.read(place, parent.spoken.end)
+        if later or answers(new, parent):
+            return "truncation", f"messages from place {place} on were taken out of the history"
         if old.get("role") != new.get("role"):
-            later = parent.spoken.read(place, parent.spoken.end)
-            if call.spoken.read(place, place + 1)[0] in later or call.spoken.end <= parent.spoken.end:
-                return "truncation", f"messages from place {place} on were taken out of the history"
-            return "message_edited", f"a message was put in or taken out at place {place}"
+            return (
+                "message_edited",
+                f"message {place} was of {old.get('role')}, and another one of {new.get('role')} is there",
+            )
         return of_message(f"message {place} ({old.get('role')})", old, new)
 
     def _answer(self) -> Finding:

@@ -221,11 +221,7 @@ class _Relating:
 
     def _returned(self, call: Seen, parent: Seen) -> bool:
         last = self._last_answer(call)
-        return last is not None and (
-            self._answer(call, parent) is not None
-            or self._minted(last[1]) is parent
-            or (bool(parent.text) and same_answer(last[1], parent))
-        )
+        return last is not None and (self._answer(call, parent) is not None or answers(last[1], parent))
 
     def _answer(self, call: Seen, parent: Seen) -> dict[str, Any] | None:
         """The message that follows the parent's own in this conversation, when it is an answer."""
@@ -296,6 +292,14 @@ def same_answer(message: dict[str, Any], call: Seen) -> bool:
     told = [(_part(c, "name"), _part(c, "arguments")) for c in _dicts(message.get("tool_calls"))]
     made = [(_part(c, "name"), _part(c, "arguments")) for c in call.tool_calls]
     return (message.get("content") or "") == call.text and told == made
+
+
+def answers(message: dict[str, Any], call: Seen) -> bool:
+    """Whether the message is that call's answer: by the ids of its tool calls, or else by its text."""
+    calls = list(_dicts(message.get("tool_calls")))
+    if calls or not call.text:
+        return any(str(made.get("id"))[:-2] == call.call_id for made in calls)
+    return message.get("role") == "assistant" and same_answer(message, call)
 
 
 def _part(tool_call: dict[str, Any], name: str) -> object:

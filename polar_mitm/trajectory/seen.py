@@ -141,6 +141,10 @@ class _Reading:
         self.talk = Node()
         self.numbers: dict[str, int] = {}
         self.by_id: dict[str, Seen] = {}
+        self.placed: dict[str, Node] = {}
+        """Where prompt + response of each line end, whatever numbers they are: later lines are coded against them."""
+        self.good: dict[str, int] = {}
+        """How many of them, from the first on, can be tokens."""
         self.spoken: dict[str, tuple[Node, bytes]] = {}
 
     def run(self) -> None:
@@ -197,22 +201,24 @@ class _Reading:
         return call
 
     def _place(self, call: Seen, line: CallLine, number: int) -> None:
-        """Put its ids into the trie. A call whose ids are no tokens has no place there."""
-        prompt, start = line.prompt, self.ids
+        """Put its ids into the trie."""
+        prompt, base = line.prompt, self.ids
         if prompt.prefix_call_id is not None:
-            base = self.by_id.get(prompt.prefix_call_id)
-            if base is None or not 0 <= prompt.prefix_len <= base.whole_len:
-                what = f"its prompt continues {prompt.prefix_len} ids of {prompt.prefix_call_id}, which are not there"
-                raise CallFileError(self.path, number, what)
-            assert base.whole is not None or not prompt.prefix_len
-            start = base.whole.at(prompt.prefix_len) if base.whole else self.ids
-        elif prompt.prefix_len:
-            raise CallFileError(self.path, number, f"its prompt repeats {prompt.prefix_len} ids but names no call")
-        if not _tokens(prompt.suffix_ids) or not _tokens(call.sampled):
-            return
-        node = grow(start, pack(prompt.suffix_ids))
-        if node.end:
-            call.prompt, call.whole = node, grow(node, call.sampled.tobytes())
+            base = self.placed.get(prompt.prefix_call_id, base)
+        if not 0 <= prompt.prefix_len <= base.end:
+            what = f"its prompt repeats {prompt.prefix_len} ids of call {prompt.prefix_call_id}, which are not there"
+            raise CallFileError(self.path, number, what)
+        try:
+            asked = grow(base.at(prompt.prefix_len), pack(prompt.suffix_ids))
+            whole = grow(asked, pack(call.sampled))
+        except OverflowError:
+            asked = whole = self.ids
+        good = prompt.prefix_len <= self.good.get(prompt.prefix_call_id or "", 0) and _tokens(prompt.suffix_ids)
+        if good and asked.end:
+            call.prompt = asked
+            call.whole = whole if _tokens(call.sampled) else None
+        self.placed[call.call_id] = whole
+        self.good[call.call_id] = whole.end if call.whole else asked.end if call.prompt else 0
 
     def _messages(self, line: CallLine, number: int) -> Node:
         packed = pack(list(self._named(line, line.request.messages, number)))

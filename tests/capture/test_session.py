@@ -92,10 +92,12 @@ def test_a_bad_record_is_refused_with_the_mend(folder: SessionFolder, text: str,
 def test_a_log_writes_calls_counts_them_and_closes_the_record(folder: SessionFolder) -> None:
     log = SessionLog(folder, opened())
     assert folder.load().status == "open"
-    line = log.record(make_call("a", prompt_ids=[1, 2], response_ids=[3]))
-    assert line
-    assert line.identity.call_id == "a"
-    log.record(make_call("b", prompt_ids=[1, 2, 3, 4], response_ids=[5]))
+    first = log.record(make_call("a", prompt_ids=[1, 2], response_ids=[3]))
+    second = log.record(make_call("b", prompt_ids=[1, 2, 3, 4], response_ids=[5]))
+    assert first
+    assert second
+    assert (first.line.identity.call_id, first.number) == ("a", 1)
+    assert (second.line.identity.call_id, second.number) == ("b", 2)
     record = log.close("timeout", reason="no end after 60 s", exit_code=-9)
     assert record == folder.load()
     assert (record.status, record.status_reason, record.exit_code) == ("timeout", "no end after 60 s", -9)

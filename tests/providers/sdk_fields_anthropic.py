@@ -35,6 +35,20 @@ BLOCKS = (
 )
 MESSAGES = (beta.BetaUserMessageParam, beta.BetaAssistantMessageParam, beta.BetaSystemMessageParam)
 
+CLIENT_TOOLS = (
+    beta.BetaToolBash20241022Param,
+    beta.BetaToolBash20250124Param,
+    beta.BetaToolTextEditor20241022Param,
+    beta.BetaToolTextEditor20250124Param,
+    beta.BetaToolTextEditor20250429Param,
+    beta.BetaToolTextEditor20250728Param,
+    beta.BetaMemoryTool20250818Param,
+    beta.BetaToolComputerUse20241022Param,
+    beta.BetaToolComputerUse20250124Param,
+    beta.BetaToolComputerUse20251124Param,
+    beta.BetaComputerToolset20260801Param,
+)
+
 HARNESS_ONLY = {
     "temperature": "opencode, on an SDK that still has it",
     "top_p": "opencode, on an SDK that still has it",
@@ -50,7 +64,7 @@ def fields() -> set[str]:
             found |= {f"{name}.{inner}" for inner in _inside(*_objects(hint))}
     found |= {f"messages.*.{name}" for name in _inside(*MESSAGES)}
     found |= {f"messages.*.content.*.{name}" for name in _inside(*BLOCKS)}
-    found |= {f"tools.*.{name}" for name in _inside(beta.BetaToolParam)}
+    found |= {f"tools.*.{name}" for name in _inside(beta.BetaToolParam, *CLIENT_TOOLS)}
     return found
 
 

@@ -29,6 +29,7 @@ from polar_mitm.chat import (
     message_wire,
 )
 from polar_mitm.providers import anthropic, anthropic_messages
+from polar_mitm.providers.anthropic_reply import AnthropicAsk
 from polar_mitm.providers.base import Ask, Request, Route
 from tests.providers.served import replaced, served, size
 
@@ -110,7 +111,7 @@ CLAUDE_CODE: dict[str, Any] = {
 
 def test_a_claude_code_request_becomes_this_chat() -> None:
     ask = parse(CLAUDE_CODE, {"x-claude-code-session-id": "0b8e", "x-api-key": "sk-secret"})
-    assert ask == Ask(
+    assert ask == AnthropicAsk(
         chat=ChatRequest(
             messages=(
                 System("You are Claude Code.\n\nBe brief."),
@@ -670,7 +671,7 @@ def test_a_request_with_any_one_value_replaced_is_parsed_or_refused_with_a_call_
 
 # --- replies ----------------------------------------------------------------------------------------------------------
 
-ASK = Ask(ChatRequest(()), "claude-opus-5-5", stream=True)
+ASK = AnthropicAsk(ChatRequest(()), "claude-opus-5-5", stream=True)
 
 
 def a_reply(

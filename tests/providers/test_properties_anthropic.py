@@ -8,10 +8,11 @@ from hypothesis import strategies as st
 
 from polar_mitm.chat import CallError, ChatReply, ChatRequest, Message, Text, ToolResult
 from polar_mitm.providers import anthropic
-from polar_mitm.providers.base import Ask, Request, Route
+from polar_mitm.providers.anthropic_reply import AnthropicAsk
+from polar_mitm.providers.base import Request, Route
 from tests.providers.invariants import Split, arguments, check, check_prefixes, cuts, replies
 
-ASK = Ask(ChatRequest(()), "claude-opus-5-5", stream=True)
+ASK = AnthropicAsk(ChatRequest(()), "claude-opus-5-5", stream=True)
 SPLIT = Split("text/event-stream")
 CLIENT = sdk.Anthropic(api_key="x", max_retries=0, http_client=sdk.DefaultHttpxClient(transport=SPLIT.transport()))
 ASKED: Any = {"model": "claude-opus-5-5", "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}

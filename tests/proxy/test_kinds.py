@@ -190,6 +190,28 @@ def test_P159_a_compaction_is_told_by_what_the_request_says_or_by_how_its_conver
     assert kind(asked, **headers) == "compaction"
 
 
+ABOUT_SUMMARIES = System("You summarise. " + FILLER + " Read the conversation and write its summary.")
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        ask(ABOUT_SUMMARIES, said("<conversation>\n" + FILLER), tools=()),  # pi, opencode
+        ask(
+            System(FILLER), TASK, *CALLED, said("First, reason. Then, generate it."), tools=()
+        ),  # Qwen Code, Gemini CLI
+        ask(System(FILLER), said("It was summed up before."), *CALLED, said("Again."), tools=()),
+    ],
+    ids=["one text", "messages", "the second one of a session"],
+)
+def test_P159_a_compaction_by_another_system_text_is_told_from_the_sessions_turns(asked: Ask) -> None:
+    assert kind(asked) == "compaction"
+    assert kind(asked, main=None) == "turn"
+    assert kind(replace(asked, chat=replace(asked.chat, tools=TOOLS))) != "compaction"
+    assert kind(asked, main=replace(MAIN, tools=frozenset())) == "turn"
+    assert kind(replace(asked, chat=replace(asked.chat, messages=(SYSTEM, *asked.chat.messages[1:])))) == "turn"
+
+
 def test_P028_a_request_for_one_token_is_a_probe() -> None:
     assert kind(ask(SYSTEM, TASK, sampling=Sampling(max_tokens=1))) == "probe"
     assert kind(ask(SYSTEM, TASK, sampling=Sampling(max_tokens=2))) == "turn"

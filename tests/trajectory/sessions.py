@@ -8,6 +8,7 @@ world.answer(talk, "", tool="read", arguments='{"path":"a"}')
 folder = world.write(tmp_path)           # session.json and calls.jsonl, as polar writes them
 """
 
+from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -56,7 +57,7 @@ class Talk:
     def copy(self, upto: int | None = None, **changes: Any) -> "Talk":
         """The same conversation, its first `upto` messages."""
         kept = {"tools": list(self.tools), "agent": self.agent, "kind": self.kind, **changes}
-        return Talk([dict(message) for message in self.messages[:upto]], **kept)
+        return Talk(deepcopy(self.messages[:upto]), **kept)
 
 
 class World:
@@ -127,7 +128,7 @@ class World:
         )
         assert not changes, changes
         if append and delivery == "delivered" and failure is None:
-            talk.messages.append(message)
+            talk.messages.append(deepcopy(message))
         return call
 
     def call(
@@ -163,7 +164,7 @@ class World:
                 kind_reason=kind_reason,
             ),
             request=Asked(
-                messages=[dict(message) for message in talk.messages],
+                messages=deepcopy(talk.messages),
                 tools=list(talk.tools),
                 sampling_sent={"temperature": 1.0},
             ),

@@ -21,6 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from polar_mitm.home import home
+from polar_mitm.proxy.kinds import TITLE
 from polar_mitm.sandboxes import RunSpec, UnixBridge
 from polar_mitm.sandboxes.bwrap import BASE_PORT, CA, CA_BUNDLE, PROXY_PORT, Bwrap
 from tests.ports import free_port, wait_for_port
@@ -77,9 +78,14 @@ class Director:
             return "sub", HAND_BACK if "complete_task" in text else DONE
         thread = body.get("thread") or {}
         has_tools = body.get("tools") or thread.get("type") == "continue" or '"additional_tools"' in text
-        if has_tools or "compaction" in self._scene.labels:
+        if has_tools or ("compaction" in self._scene.labels and not _is_about_titles(body)):
             return "turn", DONE
         return "title", Answer("Hello")
+
+
+def _is_about_titles(body: Json) -> bool:
+    first = (body.get("messages") or [{}])[0]
+    return first.get("role") == "system" and TITLE.search(str(first["content"])) is not None
 
 
 def _filled(answer: Answer, text: str) -> Answer:

@@ -7,7 +7,7 @@ requests that the main agent makes, in order.
 import base64
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -239,11 +239,17 @@ _QWEN_SETTINGS = {"privacy": {"usageStatisticsEnabled": False}, "general": {"ena
 _QWEN_SHELL = Answer(call=Call("run_shell_command", {"command": COMMAND, "is_background": False}))
 
 
-def _qwen(name: str, *answers: Answer, mode: Mode = "base-url", labels: tuple[str, ...] = TURNS) -> Scene:
+def _qwen(
+    name: str,
+    *answers: Answer,
+    mode: Mode = "base-url",
+    labels: tuple[str, ...] = TURNS,
+    settings: Json | None = None,
+) -> Scene:
     where = {"OPENAI_BASE_URL": f"{BASE_URL}/v1"} if mode == "base-url" else {}
     env = {"OPENAI_API_KEY": KEY, "OPENAI_MODEL": MODEL, **where}
     argv = ("--auth-type", "openai", "--yolo", "--prompt", INSTRUCTION)
-    files = {".qwen/settings.json": json.dumps(_QWEN_SETTINGS)}
+    files = {".qwen/settings.json": json.dumps(_QWEN_SETTINGS | (settings or {}))}
     return Scene(name, argv, env, answers, labels, files, mode)
 
 
@@ -265,6 +271,14 @@ QWEN_CODE = Wire(
             ),
         ),
         _qwen("dashscope", _QWEN_SHELL, mode="proxy"),
+        _qwen(
+            "compaction",
+            replace(_QWEN_SHELL, prompt_tokens=72_000),
+            SUMMARY,  # not in the form that it wants: it asks again, in another way
+            Answer("<analysis>\nOne file.\n</analysis>\n\n<state_snapshot>\nThe file is written.\n</state_snapshot>"),
+            labels=("turn-1", "compaction", "compaction-again", "turn-2"),
+            settings={"model": {"generationConfig": {"contextWindowSize": 100_000}}},
+        ),
     ),
 )
 
@@ -275,12 +289,17 @@ _PI_FLAGS = ("--print", "--no-session", "--no-approve", "--offline")
 _PI_ENV = {"PI_TELEMETRY": "0", "PI_SKIP_VERSION_CHECK": "1"}
 
 
-def _pi(name: str, api: str, path: str) -> Scene:
+def _pi(name: str, api: str, path: str, *answers: Answer, labels: tuple[str, ...] = TURNS) -> Scene:
     """A provider of the user's own, which speaks one of the four APIs."""
-    provider = {"baseUrl": BASE_URL + path, "api": api, "apiKey": "$LOCAL_KEY", "models": [{"id": MODEL}]}
+    model = {"id": MODEL, "contextWindow": 100_000}
+    provider = {"baseUrl": BASE_URL + path, "api": api, "apiKey": "$LOCAL_KEY", "models": [model]}
     argv = (*_PI_FLAGS, "--provider", "loc", "--model", MODEL, INSTRUCTION)
-    files = {".pi/agent/models.json": _files(providers={"loc": provider})}
-    return Scene(name, argv, {**_PI_ENV, "LOCAL_KEY": KEY}, (_PI_BASH,), TURNS, files)
+    files = {
+        ".pi/agent/models.json": _files(providers={"loc": provider}),
+        # It keeps 20000 tokens out of a compaction, which is more than a scene has.
+        ".pi/agent/settings.json": _files(compaction={"keepRecentTokens": 10}),
+    }
+    return Scene(name, argv, {**_PI_ENV, "LOCAL_KEY": KEY}, answers or (_PI_BASH,), labels, files)
 
 
 def _pi_login(name: str, labels: tuple[str, ...], *, refuse_threads: bool = False) -> Scene:
@@ -302,6 +321,14 @@ PI = Wire(
         _pi("google", "google-generative-ai", "/v1beta"),
         _pi_login("threads", ("create", "continue")),
         _pi_login("threads-refused", TURNS, refuse_threads=True),
+        _pi(
+            "compaction",
+            "openai-completions",
+            "/v1",
+            replace(_PI_BASH, prompt_tokens=FULL),
+            SUMMARY,
+            labels=("turn-1", "compaction", "turn-2"),
+        ),
     ),
 )
 
@@ -368,19 +395,18 @@ GEMINI_CLI = Wire(
 _OPENCODE_BASH = Answer(call=Call("bash", {"command": COMMAND, "description": "Write hello"}))
 
 
-def _opencode(name: str, npm: str, *answers: Answer, path: str = "/v1") -> Scene:
-    provider = {
-        "npm": npm,
-        "options": {"baseURL": BASE_URL + path, "apiKey": KEY},
-        "models": {MODEL: {"name": MODEL}},
-    }
+def _opencode(name: str, npm: str, *answers: Answer, path: str = "/v1", labels: tuple[str, ...] = TURNS) -> Scene:
+    model: Json = {"name": MODEL}
+    if "compaction" in labels:
+        model["limit"] = {"context": 100_000, "output": 8000}
+    provider = {"npm": npm, "options": {"baseURL": BASE_URL + path, "apiKey": KEY}, "models": {MODEL: model}}
     config = {"autoupdate": False, "provider": {"loc": provider}}
     return Scene(
         name,
         ("run", "-m", f"loc/{MODEL}", INSTRUCTION),
         {"OPENCODE_DISABLE_MODELS_FETCH": "1"},
         answers,
-        TURNS,
+        labels,
         {".config/opencode/opencode.json": json.dumps(config)},
     )
 
@@ -406,6 +432,13 @@ OPENCODE = Wire(
         _opencode("anthropic", "@ai-sdk/anthropic", _OPENCODE_BASH),
         _opencode("responses", "@ai-sdk/openai", _OPENCODE_BASH),
         _opencode("google", "@ai-sdk/google", _OPENCODE_BASH, path="/v1beta"),
+        _opencode(
+            "compaction",
+            "@ai-sdk/openai-compatible",
+            replace(_OPENCODE_BASH, prompt_tokens=FULL),
+            SUMMARY,
+            labels=("turn-1", "compaction", "turn-2"),
+        ),
     ),
 )
 

@@ -8,8 +8,14 @@ from tests.wire.fixtures import Fixture, fixtures
 KINDS = {"turn": "turn", "sub": "subagent", "title": "title", "classifier": "classifier", "compaction": "compaction"}
 """By the label of the recording, without its number."""
 
-UNMARKED = {"gemini-cli", "qwen-code"}
-"""Their sub-agents differ from the main agent in all they send, and say nothing: the session's first turn tells."""
+BY_THE_TURNS_ALONE = {
+    ("gemini-cli", "sub-1"),
+    ("qwen-code", "sub-1"),
+    ("opencode", "compaction"),
+    ("pi", "compaction"),
+    ("qwen-code", "compaction-again"),
+}
+"""They say nothing of what they are: that they differ from the session's first turn tells it."""
 
 ALL = fixtures()
 REFUSED = [fixture for fixture in ALL if "thread" in fixture.body]
@@ -37,8 +43,8 @@ def expected(fixture: Fixture) -> str:
 def test_a_recorded_request_is_of_the_kind_that_its_harness_meant(fixture: Fixture) -> None:
     assert kind(fixture, OPENINGS[run_of(fixture)]) == expected(fixture)
     # A title or a verdict may come before the first turn.
-    unknown = "turn" if expected(fixture) == "subagent" and fixture.data["harness"] in UNMARKED else expected(fixture)
-    assert kind(fixture, None) == unknown
+    unmarked = (fixture.data["harness"], fixture.data["label"]) in BY_THE_TURNS_ALONE
+    assert kind(fixture, None) == ("turn" if unmarked else expected(fixture))
 
 
 def test_every_recording_was_looked_at_and_every_kind_is_among_them() -> None:

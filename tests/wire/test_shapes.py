@@ -24,7 +24,7 @@ def each(fixtures: list[Fixture]) -> pytest.MarkDecorator:
 PROVIDER_OF = {"messages": "anthropic", "completions": "openai-chat", "responses": "openai-responses"}
 HARNESSES = ("claude-code", "codex", "gemini-cli", "opencode", "pi", "qwen-code")
 
-# A conversation that was compacted begins anew.
+# A conversation that was compacted begins anew. Some harnesses have it summed up as a text under another system text.
 REWRITTEN = {"compaction"}
 
 
@@ -158,6 +158,8 @@ def test_a_turn_never_changes_what_came_before_it(scene: str) -> None:
         if earlier.data["label"] in REWRITTEN:
             continue
         before, after = earlier.ask().chat, later.ask().chat
+        if later.data["label"] in REWRITTEN and after.messages[0] != before.messages[0]:
+            continue
         assert after.messages[: len(before.messages)] == before.messages
         assert len(after.messages) > len(before.messages)
         if later.data["label"] not in REWRITTEN:

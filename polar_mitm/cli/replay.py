@@ -1,0 +1,84 @@
+"""`polar replay FILE.mitm`: sessions rebuilt from their saved flows."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from polar_mitm.cli.shell import JsonFlag, err, exit_codes, out, print_json, tell
+from polar_mitm.cli.tables import shown
+from polar_mitm.rollout.replay import Replay, Replayed
+from polar_mitm.rollout.replay import replay as rebuild
+
+Flows = Annotated[
+    Path, typer.Argument(help="A session's flows.mitm, or any file of flows.", exists=True, dir_okay=False)
+]
+
+
+def replay(
+    flows: Flows,
+    out_folder: Annotated[Path, typer.Option("--out", help="Folder for the session folders.", file_okay=False)] = Path(
+        "replayed"
+    ),
+    json: JsonFlag = False,
+) -> None:
+    """Rebuild calls.jsonl from saved flows, without an engine."""
+    with exit_codes():
+        result = rebuild(flows, out_folder)
+    if json:
+        print_json(_document(result))
+        return
+    for session in result.sessions:
+        tell(out, f"{session.session.session_id}: {session.session.calls} calls  {shown(session.folder.calls)}")
+        tell(out, f"  {_compared(session)}")
+        for trouble in _troubles(session):
+            tell(err, f"  {trouble}", style="yellow")
+    for count, what in (
+        (result.others, "that are no calls"),
+        (result.repeated, "of calls that came before"),
+        (result.unfinished, "saved before their call was over"),
+    ):
+        if count:
+            tell(out, f"passed over: {count} flows {what}")
+    if result.torn >= 0:
+        tell(err, f"{shown(flows)} ends in the middle of a flow, at byte {result.torn}", style="yellow")
+
+
+def _compared(session: Replayed) -> str:
+    if session.live is None:
+        return "its first calls.jsonl is not beside the flows"
+    if session.differs is None:
+        return f"equal to {shown(session.live)}, byte for byte"
+    return f"it differs from {shown(session.live)} from line {session.differs} on"
+
+
+def _troubles(session: Replayed) -> list[str]:
+    troubles = []
+    if session.missing:
+        lines = ", ".join(map(str, session.missing))
+        troubles.append(f"no flow of line {lines} is in the file, so the session is marked and never trained on")
+    if session.regained:
+        troubles.append(f"{', '.join(session.regained)} could not be written at the time, and come last")
+    return troubles
+
+
+def _document(result: Replay) -> dict[str, object]:
+    sessions = [
+        {
+            "session_id": session.session.session_id,
+            "folder": str(session.folder.path),
+            "calls": session.session.calls,
+            "missing": session.missing,
+            "regained": session.regained,
+            "compared_with": str(session.live) if session.live else None,
+            "differs_from_line": session.differs,
+        }
+        for session in result.sessions
+    ]
+    return {
+        "sessions": sessions,
+        "other_flows": result.others,
+        "repeated_flows": result.repeated,
+        "unfinished_flows": result.unfinished,
+        "torn_at_byte": result.torn if result.torn >= 0 else None,
+    }
