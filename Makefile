@@ -5,6 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 UV := 0.13.9
+HARNESSES := pi pi-frozen claude-code codex qwen-code gemini-cli opencode mini-swe-agent
 UV_INSTALL := $(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps
 
 # The first interpreter of at least 3.12 that really runs: a pyenv shim can exist and still refuse.
@@ -22,7 +23,7 @@ demo: setup ## all set-up, then a real harness on a local model: `polar demo`
 
 .PHONY: test
 test: setup ## all set-up, then linters and every test, the live ones on a real engine and real harnesses
-	@$(BIN)/polar harness install pi claude-code codex
+	@$(BIN)/polar harness install $(HARNESSES)
 	@$(BIN)/polar model install tiny
 	@$(BIN)/python -m tests.loaders.environments
 	@$(MAKE) --no-print-directory lint
@@ -53,6 +54,11 @@ loaders: $(READY) ## the environments of the programs that read exported files, 
 .PHONY: wire
 wire: $(READY) ## record what a real harness sends: make wire HARNESS=pi
 	@$(BIN)/python -m tests.wire.record $(HARNESS)
+
+.PHONY: live-matrix
+live-matrix: setup ## every harness x mode x sandbox on a real engine; write the table in docs/harnesses.md
+	@$(BIN)/polar harness install $(HARNESSES)
+	@$(BIN)/python -m tests.live.matrix
 
 .PHONY: bench-keepalive
 bench-keepalive: $(READY) ## hold a stream of each provider open for a minute and measure its longest silence

@@ -1,10 +1,49 @@
 """Harnesses by name. One file a harness; adding one is a file and a line here."""
 
-from polar_mitm.harnesses import claude_code, codex, pi
-from polar_mitm.harnesses.base import Access, Harness, HarnessMissing, Installed, Prepared
+from polar_mitm.harnesses import (
+    claude_code,
+    codex,
+    command,
+    gemini_cli,
+    mini_swe_agent,
+    opencode,
+    pi,
+    pi_frozen,
+    qwen_code,
+)
+from polar_mitm.harnesses.base import (
+    Access,
+    Assignment,
+    Harness,
+    HarnessMissing,
+    Installed,
+    McpServer,
+    Prepared,
+    refusals,
+)
 
-_ALL: tuple[Harness, ...] = (pi, claude_code, codex)
+_ALL: tuple[Harness, ...] = (
+    pi,
+    pi_frozen,
+    claude_code,
+    codex,
+    qwen_code,
+    gemini_cli,
+    opencode,
+    mini_swe_agent,
+    command,
+)
 
 HARNESSES: dict[str, Harness] = {harness.NAME: harness for harness in _ALL}
 
-__all__ = ["HARNESSES", "Access", "Harness", "HarnessMissing", "Installed", "Prepared"]
+__all__ = [
+    "HARNESSES",
+    "Access",
+    "Assignment",
+    "Harness",
+    "HarnessMissing",
+    "Installed",
+    "McpServer",
+    "Prepared",
+    "refusals",
+]

@@ -1,10 +1,10 @@
-"""What every harness module offers: how to find it, how to start it on an instruction, how to read its answer.
+"""What every harness module offers: its facts, how to find it, how to start it on a task, how to read its answer.
 
-A harness module is pure but for `find`, which looks at the disk. It starts nothing itself (a sandbox does), and knows
-neither proxy nor engine: `Access` says where the model is.
+A harness module is pure but for `find` and `answer`, which look at the disk. It starts nothing itself (a sandbox does),
+and knows neither proxy nor engine: `Access` says where the model is.
 """
 
-import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
@@ -13,6 +13,8 @@ from polar_mitm.harnesses.actions import Action, ToolCall
 from polar_mitm.home import home
 from polar_mitm.sandboxes.base import Layout
 
+type Mode = Literal["base-url", "proxy"]
+
 
 class HarnessMissing(Exception):
     """A harness is not installed, too old, or cannot run here. The message ends with the mend."""
@@ -20,6 +22,56 @@ class HarnessMissing(Exception):
     def __init__(self, name: str, what: str) -> None:
         super().__init__(f"{name} {what}: run `polar harness install {name}`")
         self.name = name
+
+
+class InstallFailed(Exception):
+    """A harness could not be installed; says why, in npm's or pip's words where it was theirs."""
+
+
+@dataclass(slots=True, frozen=True)
+class Npm:
+    """A package of npm."""
+
+    package: str
+    version: str
+    """The one that is installed when none is asked for."""
+    node: bool = False
+    """Whether it is JavaScript. The others bring a binary."""
+
+
+@dataclass(slots=True, frozen=True)
+class Pip:
+    """A package of PyPI, which gets a virtual environment of its own."""
+
+    package: str
+    version: str
+    module: str
+    """What `python -m` runs."""
+
+
+type Source = Npm | Pip
+
+
+@dataclass(slots=True, frozen=True)
+class Facts:
+    """What is known of a harness, for the tables and for checks before a run."""
+
+    source: Source | None
+    """None: it is the user's own program, and nothing is installed."""
+    known_good: tuple[str, ...]
+    """Versions that `make live-matrix` ran on. Others may work."""
+    minimum: str
+    """The oldest version whose requests polar knows."""
+    first_prompt: int
+    """About how many tokens its first request has, with an instruction of one line; by SmolLM2's tokenizer."""
+    providers: Mapping[Mode, str]
+    """The API that it speaks."""
+    session_ids: Mapping[Mode, tuple[str, ...]] = field(default_factory=dict)
+    """What it sends in each turn that names its session, as in the call record's `harness_ids`."""
+    side_requests: tuple[str, ...] = ()
+    """What it asks for beside the turns of its task, and what comes of it."""
+    takes: frozenset[Literal["extra_instructions", "mcp_servers", "max_turns", "login"]] = frozenset()
+    """The parts of an assignment, beside the instruction, that it has a place for. A login works in proxy mode only."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -35,7 +87,7 @@ class Installed:
 class Access:
     """Where the model is and how to ask for it, as seen from inside the sandbox."""
 
-    mode: Literal["base-url", "proxy"]
+    mode: Mode
     base_url: str
     """`http://127.0.0.1:8081/s/ses_x`: no trailing slash, no `/v1`. Used in base-url mode."""
     proxy_url: str
@@ -46,6 +98,32 @@ class Access:
     """The name to ask for."""
     max_model_len: int
     """Tokens that prompt and answer may have together."""
+
+
+@dataclass(slots=True, frozen=True)
+class McpServer:
+    """A tool server that the harness starts inside its sandbox and speaks to by standard input and output."""
+
+    command: str
+    args: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True, frozen=True)
+class Assignment:
+    """What the harness is to do, and under which conditions."""
+
+    instruction: str
+    """May be megabytes: it goes in by standard input or a file, never by the command line or a shell."""
+    extra_instructions: str = ""
+    """Added to the harness's own system text."""
+    mcp_servers: Mapping[str, McpServer] = field(default_factory=dict)
+    max_turns: int | None = None
+    """Model calls after which the harness gives up, as it counts them."""
+    login: bool = False
+    """Give it a made-up account in place of an API key: it then sends what it sends for people with a subscription."""
+    command: tuple[str, ...] = ()
+    """The program, where the harness is any command."""
 
 
 @dataclass(slots=True)
@@ -65,50 +143,48 @@ class Harness(Protocol):
     def NAME(self) -> str: ...  # noqa: N802  (a module constant)
 
     @property
-    def PACKAGES(self) -> tuple[str, ...]: ...  # noqa: N802
-
-    """npm packages, each pinned: `name@version`."""
+    def FACTS(self) -> Facts: ...  # noqa: N802
 
     @property
-    def MINIMUM(self) -> str: ...  # noqa: N802
+    def FINISH(self) -> ToolCall | None: ...  # noqa: N802
 
-    """The oldest version whose requests polar knows."""
+    """The call with which its model must end a run. None: it ends with a turn that calls nothing."""
 
     def find(self) -> Installed:
         """What is installed. Raises HarnessMissing."""
 
-    def prepare(self, installed: Installed, access: Access, layout: Layout, instruction: str) -> Prepared:
-        """How to start it on `instruction`, once, without a person."""
+    def prepare(self, installed: Installed, access: Access, layout: Layout, assignment: Assignment) -> Prepared:
+        """How to start it, once, without a person. `refusals` has said that it takes all of the assignment."""
 
     def tool_call(self, action: Action, layout: Layout) -> ToolCall:
         """The call of its own tool that does this."""
 
-    def answer(self, stdout: str) -> str:
-        """The final text of a run, out of what it printed. Empty when it gave none."""
+    def answer(self, stdout: str, home: Path) -> str:
+        """The final text of a run, out of what it printed or left in its HOME. Empty when it gave none."""
 
 
 def install_folder(name: str) -> Path:
     return home() / "harnesses" / name
 
 
-def package_version(name: str, package: str, minimum: str) -> str:
-    """The version of an installed npm package. Raises HarnessMissing when it is missing, unreadable or too old."""
-    manifest = install_folder(name) / "node_modules" / package / "package.json"
-    try:
-        version = json.loads(manifest.read_bytes())["version"]
-    except FileNotFoundError:
-        raise HarnessMissing(name, "is not installed") from None
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise HarnessMissing(name, f"is installed but broken ({manifest}: {error})") from error
-    if not isinstance(version, str) or version_tuple(version) < version_tuple(minimum):
-        raise HarnessMissing(name, f"{version} is too old, {minimum} is the oldest that works")
-    return version
-
-
-def version_tuple(version: str) -> tuple[int, ...]:
-    """`1.6.0-beta.2` as (1, 6, 0). Text that is no version is (), older than all."""
-    numbers = version.removeprefix("v").split("+")[0].split("-")[0].split(".")
-    return tuple(int(number) for number in numbers) if all(map(str.isdecimal, numbers)) else ()
+def refusals(harness: Harness, mode: Mode, assignment: Assignment) -> list[str]:
+    """What of the assignment this harness has no place for, each with the mend. Empty: it takes all of it."""
+    facts, name = harness.FACTS, harness.NAME
+    found = []
+    if assignment.extra_instructions and "extra_instructions" not in facts.takes:
+        found.append(f"{name} takes no extra instructions: put them into the instruction")
+    if assignment.mcp_servers and "mcp_servers" not in facts.takes:
+        found.append(f"{name} takes no MCP servers: leave mcp_servers out, or choose another harness")
+    if assignment.max_turns is not None and "max_turns" not in facts.takes:
+        found.append(f"{name} has no limit of turns: leave max_turns out; timeout_s holds for every harness")
+    if assignment.login and "login" not in facts.takes:
+        found.append(f"{name} has no login: leave it out")
+    elif assignment.login and mode != "proxy":
+        found.append("a login goes to the provider's own host: it needs intercept: proxy")
+    if (harness.FACTS.source is None) != bool(assignment.command):
+        mend = "needs `command`, the program and its arguments" if not assignment.command else "takes no `command`"
+        found.append(f"the harness {name} {mend}")
+    return found
 
 
 def answer_budget(max_model_len: int, ceiling: int) -> int:

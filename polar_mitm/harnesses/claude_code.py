@@ -5,11 +5,7 @@ older Claude's name gets 88 kB). Facts are from runs of version 2.1.332.
 """
 
 import json
-import platform
-import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from polar_mitm.harnesses.actions import (
     Action,
@@ -21,22 +17,31 @@ from polar_mitm.harnesses.actions import (
     WriteFile,
     in_shell,
 )
-from polar_mitm.harnesses.base import (
-    Access,
-    HarnessMissing,
-    Installed,
-    Prepared,
-    answer_budget,
-    install_folder,
-    package_version,
-)
+from polar_mitm.harnesses.base import Access, Assignment, Facts, Installed, Npm, Prepared, answer_budget
 from polar_mitm.harnesses.environment import environment
+from polar_mitm.harnesses.events import events, texts
+from polar_mitm.harnesses.npm import find_binary
 from polar_mitm.sandboxes.base import Layout
 
 NAME = "claude-code"
-PACKAGE = "@anthropic-ai/claude-code"
-MINIMUM = "2.1.332"
-PACKAGES: tuple[str, ...] = (f"{PACKAGE}@2.1.332",)
+SOURCE = Npm("@anthropic-ai/claude-code", "2.1.332")
+FACTS = Facts(
+    source=SOURCE,
+    known_good=("2.1.332",),
+    minimum="2.1.332",
+    first_prompt=12_200,
+    providers={"base-url": "anthropic", "proxy": "anthropic"},
+    session_ids={
+        "base-url": ("x-claude-code-session-id",),
+        "proxy": ("x-claude-code-session-id", "x-claude-code-request-class"),
+    },
+    side_requests=(
+        "HEAD /api/hello in base-url mode: 200",
+        "settings, policy limits, bootstrap, telemetry at api.anthropic.com in proxy mode: 404",
+    ),
+    takes=frozenset({"extra_instructions", "mcp_servers", "max_turns", "login"}),
+)
+FINISH: ToolCall | None = None
 
 # The prompt comes on stdin. stream-json leaves a log of the run on stdout and needs --verbose.
 FLAGS = (
@@ -48,22 +53,21 @@ FLAGS = (
     "--no-session-persistence",
 )
 
+MCP_FILE = ".claude/polar-mcp.json"
+EXTRA_FILE = ".claude/polar-extra.md"
+
 MAX_ANSWER = 32_000
 """Claude Code's own limit for a model it does not know."""
 
 
 def find() -> Installed:
-    version = package_version(NAME, PACKAGE, MINIMUM)
-    folder = install_folder(NAME)
-    binary = _binary(folder)
-    if not binary.is_file():
-        raise HarnessMissing(NAME, f"is installed without its binary for this machine ({binary.parent.name})")
-    return Installed(version, [folder], [str(binary)])
+    # npm brings one optional package, named after this machine; its binary needs no Node.
+    return find_binary(NAME, SOURCE, FACTS.minimum, f"{SOURCE.package}-{{machine}}/claude")
 
 
-def prepare(installed: Installed, access: Access, layout: Layout, instruction: str) -> Prepared:
+def prepare(installed: Installed, access: Access, layout: Layout, assignment: Assignment) -> Prepared:
     env = environment(access, layout) | {
-        "ANTHROPIC_API_KEY": access.key,
+        "CLAUDE_CODE_OAUTH_TOKEN" if assignment.login else "ANTHROPIC_API_KEY": access.key,
         # Without it, --dangerously-skip-permissions is refused to root.
         "IS_SANDBOX": "1",
         "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
@@ -76,11 +80,20 @@ def prepare(installed: Installed, access: Access, layout: Layout, instruction: s
     }
     if access.mode == "base-url":
         env["ANTHROPIC_BASE_URL"] = access.base_url
-    return Prepared(
-        argv=[*installed.command, *FLAGS, "--model", access.model],
-        env=env,
-        stdin=instruction.encode(),
-    )
+    argv, files = [*installed.command, *FLAGS, "--model", access.model], {}
+    if assignment.max_turns is not None:
+        argv += ["--max-turns", str(assignment.max_turns)]
+    if assignment.extra_instructions:
+        files[EXTRA_FILE] = assignment.extra_instructions
+        argv += ["--append-system-prompt-file", str(layout.home / EXTRA_FILE)]
+    if assignment.mcp_servers:
+        servers = {
+            name: {"command": server.command, "args": list(server.args), "env": dict(server.env)}
+            for name, server in assignment.mcp_servers.items()
+        }
+        files[MCP_FILE] = json.dumps({"mcpServers": servers}, indent=2)
+        argv += ["--mcp-config", str(layout.home / MCP_FILE)]
+    return Prepared(argv=argv, env=env, files=files, stdin=assignment.instruction.encode())
 
 
 def tool_call(action: Action, layout: Layout) -> ToolCall:
@@ -96,34 +109,17 @@ def tool_call(action: Action, layout: Layout) -> ToolCall:
             return "Bash", {"command": in_shell(action)}
 
 
-def answer(stdout: str) -> str:
+def answer(stdout: str, home: Path) -> str:
+    return result_or_last_text(stdout)
+
+
+def result_or_last_text(stdout: str) -> str:
     """The text of the `result` event; without one (killed, crashed) the last text the assistant gave."""
     last = ""
-    for line in stdout.splitlines():
-        try:
-            event = json.loads(line)
-        except (ValueError, RecursionError):
-            continue  # a line cut by a kill, or what others wrote to the same output
+    for event in events(stdout):
         match event:
             case {"type": "result", "result": str(text)}:
                 return text.strip()
             case {"type": "assistant", "parent_tool_use_id": None, "message": {"content": list(blocks)}}:
-                last = "\n".join(_texts(blocks)).strip() or last
+                last = texts(blocks) or last
     return last
-
-
-def _texts(blocks: list[Any]) -> Iterator[str]:
-    """A program that the agent ran can have written to the same standard output: nothing in it is certain."""
-    for block in blocks:
-        match block:
-            case {"type": "text", "text": str(text)}:
-                yield text
-
-
-def _binary(folder: Path) -> Path:
-    """npm brings one optional package, named after this machine; its binary needs no Node."""
-    processor = {"x86_64": "x64", "AMD64": "x64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
-    system = sys.platform
-    if system == "linux" and platform.libc_ver()[0] != "glibc":
-        processor += "-musl"
-    return folder / "node_modules" / f"{PACKAGE}-{system}-{processor}" / "claude"

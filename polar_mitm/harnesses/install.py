@@ -1,8 +1,9 @@
-"""Installing a harness from npm into polar's home. Never touches the user's own installs."""
+"""Installing a harness into polar's home, from npm or PyPI. Never touches the user's own installs."""
 
 import fcntl
 import json
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -10,86 +11,60 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from polar_mitm.harnesses import HARNESSES
-from polar_mitm.harnesses.base import Harness, HarnessMissing, Installed, install_folder
+from polar_mitm.harnesses import HARNESSES, npm, pip
+from polar_mitm.harnesses.base import Harness, HarnessMissing, Installed, InstallFailed, Npm, Source, install_folder
 
-# npm fetches up to 400 MB; a slow line needs minutes.
-NPM_TIMEOUT_S = 1800
+__all__ = ["InstallFailed", "install"]
 
-
-class InstallFailed(Exception):
-    """The harness could not be installed; says what npm said."""
+_VERSION = re.compile(r"\d+(\.\d+)+[0-9A-Za-z.+-]*")
 
 
-def install(name: str, say: Callable[[str], None]) -> Installed:
-    """Install the harness's pinned packages unless they are there, and start it once to see that it runs.
+def install(name: str, say: Callable[[str], None], version: str | None = None) -> Installed:
+    """Install the harness, unless it is there, and start it once to see that it runs. None is its pinned version.
 
-    What was installed before is replaced only when npm has succeeded. Another process that installs the same harness is
-    waited for. `say` gets a line of progress at a time. Raises InstallFailed; KeyError for a name of no harness.
+    What was installed before is replaced only when the new one is complete. Another process that installs the same
+    harness is waited for. `say` gets a line of progress at a time. Raises InstallFailed; KeyError for a name of none.
     """
     harness = HARNESSES[name]
-    folder = install_folder(harness.NAME)
+    source = harness.FACTS.source
+    if source is None:
+        raise InstallFailed(f"{name} is a program of your own: there is nothing to install")
+    version = version or source.version
+    if not _VERSION.fullmatch(version):
+        raise InstallFailed(f"{version!r} is no version: name one like {source.version}")
+    folder = install_folder(name)
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with _locked(folder.parent / f".{harness.NAME}.lock", say):
-        if (installed := _present(harness, folder)) is not None:
-            say(f"{harness.NAME} {installed.version} is installed")
+    with _locked(folder.parent / f".{name}.lock", say):
+        if (installed := _present(harness, source, version, folder)) is not None:
+            say(f"{name} {installed.version} is installed")
             return installed
         for stale in folder.parent.glob(f".{name}-*"):  # of an install that was killed
             shutil.rmtree(stale, ignore_errors=True)
-        say(f"installing {', '.join(harness.PACKAGES)} from npm into {folder}")
-        scratch = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{harness.NAME}-"))
+        say(f"installing {source.package} {version} into {folder}")
+        scratch = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{name}-"))
         try:
-            _manifest(scratch).write_text(json.dumps(_wanted(harness), indent=2))
-            _npm_install(scratch)
+            if isinstance(source, Npm):
+                npm.fetch(name, source, version, scratch)
+            else:
+                pip.fetch(name, source, version, scratch)
             _swap(scratch, folder)
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
         return _proved(harness, say)
 
 
-def _manifest(folder: Path) -> Path:
-    return folder / "package.json"
-
-
-def _wanted(harness: Harness) -> dict[str, object]:
-    dependencies = dict(package.rsplit("@", 1) for package in harness.PACKAGES)
-    return {"name": f"polar-{harness.NAME}", "version": "1.0.0", "private": True, "dependencies": dependencies}
-
-
-def _present(harness: Harness, folder: Path) -> Installed | None:
-    """What is installed, if it is exactly what is wanted. The manifest is there only after npm succeeded."""
+def _present(harness: Harness, source: Source, version: str, folder: Path) -> Installed | None:
+    """What is installed, if it is exactly what is wanted. The manifest is whole only after the fetch succeeded."""
+    if isinstance(source, Npm):
+        file, wanted = npm.MANIFEST, npm.manifest(harness.NAME, source, version)
+    else:
+        file, wanted = pip.MANIFEST, pip.manifest(harness.NAME, source, version)
     try:
-        if json.loads(_manifest(folder).read_bytes()) == _wanted(harness):
+        if json.loads((folder / file).read_bytes()) == wanted:
             return harness.find()
     except (OSError, ValueError, HarnessMissing):
         pass  # absent, cut short or broken: all are mended by installing
     return None
-
-
-def _npm_install(folder: Path) -> None:
-    npm = shutil.which("npm")
-    if npm is None:
-        raise InstallFailed(
-            "npm is not on PATH, and the harnesses come from npm: install Node with npm "
-            "(apt-get install npm on Debian and Ubuntu, dnf install npm on Fedora, brew install node on macOS)"
-        )
-    # Install scripts are not needed by these packages, and some versions of npm refuse them anyway.
-    options = ("--ignore-scripts", "--no-audit", "--no-fund", "--no-update-notifier", "--loglevel=error")
-    try:
-        done = subprocess.run(
-            [npm, "install", *options],
-            cwd=folder,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=NPM_TIMEOUT_S,
-            check=False,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise InstallFailed(f"npm install did not end within {NPM_TIMEOUT_S} s") from error
-    if done.returncode != 0:
-        said = "\n".join((done.stderr or done.stdout).strip().splitlines()[-20:])
-        raise InstallFailed(f"npm install failed with exit code {done.returncode}:\n{said}")
 
 
 def _swap(scratch: Path, folder: Path) -> None:
@@ -102,23 +77,29 @@ def _swap(scratch: Path, folder: Path) -> None:
 
 
 def _proved(harness: Harness, say: Callable[[str], None]) -> Installed:
+    """What is installed, after a start that shows nothing but its version or its help."""
     try:
         installed = harness.find()
     except HarnessMissing as error:
-        raise InstallFailed(f"npm installed {harness.NAME}, but {error}") from error
+        raise InstallFailed(f"{harness.NAME} was fetched, but {error}") from error
+    word = "--version" if isinstance(harness.FACTS.source, Npm) else "--help"
     with tempfile.TemporaryDirectory() as home:
-        done = subprocess.run(
-            [*installed.command, "--version"],
-            env={"HOME": home, "PATH": os.defpath},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-    if done.returncode != 0 or installed.version not in done.stdout + done.stderr:
-        shown = (done.stdout + done.stderr).strip()[-1000:]
-        raise InstallFailed(f"{harness.NAME} was installed but does not start here: {shown or done.returncode}")
+        try:
+            done = subprocess.run(
+                [*installed.command, word],
+                env={"HOME": home, "PATH": os.defpath},
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=120,
+                check=False,
+            )
+            code, shown = done.returncode, done.stdout + done.stderr
+        except (OSError, subprocess.TimeoutExpired) as error:
+            code, shown = 1, str(error)
+    if code != 0 or installed.version not in shown:
+        said = shown.strip()[-1000:]
+        raise InstallFailed(f"{harness.NAME} was installed but does not start here: {said or code}")
     say(f"{harness.NAME} {installed.version} is installed and starts")
     return installed
 

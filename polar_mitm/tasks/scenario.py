@@ -27,7 +27,8 @@ from ruamel.yaml.comments import CommentedMap, CommentedSeq
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from typing_extensions import TypedDict
 
-from polar_mitm.harnesses import HARNESSES
+from polar_mitm import harnesses
+from polar_mitm.harnesses import HARNESSES, Assignment, refusals
 from polar_mitm.harnesses.actions import Action, EditFile, ListFolder, ReadFile, Shell, WriteFile
 from polar_mitm.sandboxes import SANDBOXES
 from polar_mitm.tasks.evaluators import EVALUATORS, Evaluator
@@ -143,6 +144,14 @@ class TaskSet(_Part):
     """Take only so many, from the start of the file."""
 
 
+class McpServer(_Part):
+    """A tool server that the harness starts beside itself, in its sandbox."""
+
+    command: Text
+    args: list[str] = []
+    env: dict[str, str] = {}
+
+
 class Scenario(_Part):
     """A loaded scenario. `instruction_text` and `start_folder` are what the file's own fields come to."""
 
@@ -154,7 +163,16 @@ class Scenario(_Part):
     instruction: Text | None = None
     instruction_file: Text | None = None
     tasks: TaskSet | None = None
+    extra_instructions: str = ""
+    """Added to the harness's own system text, where it has a place for them."""
     harness: str = "pi"
+    command: list[Text] = []
+    """The program and its arguments, for the harness `command`."""
+    mcp_servers: dict[str, McpServer] = {}
+    max_turns: Annotated[int, Field(ge=1)] | None = None
+    """The harness's own limit."""
+    login: bool = False
+    """Let the harness believe that a person is logged in, where it can; needs `intercept: proxy`."""
     sandbox: str = "bwrap"
     intercept: Literal["base-url", "proxy"] = "base-url"
     model: Text = "smollm2"
@@ -183,6 +201,16 @@ class Scenario(_Part):
         assert self.instruction_file is not None
         return (self.path.parent / self.instruction_file).read_text(encoding="utf-8")
 
+    def assignment(self, instruction: str) -> Assignment:
+        """What the harness gets, with the instruction of one of the scenario's tasks."""
+        servers = {
+            name: harnesses.McpServer(server.command, tuple(server.args), server.env)
+            for name, server in self.mcp_servers.items()
+        }
+        return Assignment(
+            instruction, self.extra_instructions, servers, self.max_turns, self.login, tuple(self.command)
+        )
+
     @field_validator("harness")
     @classmethod
     def _known_harness(cls, name: str) -> str:
@@ -203,6 +231,12 @@ class Scenario(_Part):
                     "files", "expected paths inside the workspace; got {name}", {"name": repr(name)}
                 )
         return files
+
+    @model_validator(mode="after")
+    def _fits_the_harness(self) -> Self:
+        if refused := refusals(HARNESSES[self.harness], self.intercept, self.assignment("")):
+            raise PydanticCustomError("harness", "{refused}", {"refused": "; ".join(refused)})
+        return self
 
     @model_validator(mode="after")
     def _one_instruction(self) -> Self:
@@ -317,6 +351,8 @@ def _problem(path: Path, document: CommentedMap, changes: Mapping[str, object], 
 def _location(document: CommentedMap, details: ErrorDetails) -> tuple[int | str, ...]:
     """pydantic's location with the union tags, which are no keys of the file, taken out or made the field they are."""
     match details:
+        case {"type": "harness"}:
+            return ("harness",)
         case {"type": "instruction"}:
             return ("instruction_file" if "instruction_file" in document else "instruction",)
         case {"type": "union_tag_not_found" | "union_tag_invalid", "loc": loc}:
@@ -402,6 +438,8 @@ def _siblings(location: Sequence[int | str]) -> tuple[str, ...]:
             return tuple(TaskSet.model_fields)
         case ("evaluator",):
             return tuple({name: None for fields in EVALUATORS.values() for name in fields.model_fields})
+        case ("mcp_servers", str()):
+            return tuple(McpServer.model_fields)
         case ("script", int()):
             return tuple(Step.model_fields)
         case ("script", int(), "write" | "edit" as action):

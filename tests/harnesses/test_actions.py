@@ -1,23 +1,15 @@
 """A scripted action, as each harness's own tool call and as a shell command."""
 
 import subprocess
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from polar_mitm.harnesses import HARNESSES
 from polar_mitm.harnesses.actions import Action, EditFile, ListFolder, ReadFile, Shell, WriteFile, in_shell
-from polar_mitm.sandboxes import Layout
+from tests.harnesses.starts import LAYOUT
 
-LAYOUT = Layout(
-    workspace=PurePosixPath("/workspace"),
-    home=PurePosixPath("/home/agent"),
-    ca=None,
-    ca_bundle=None,
-    proxy_port=8080,
-    base_port=8081,
-)
 EVERY: tuple[Action, ...] = (
     Shell("echo 'a b'"),
     ListFolder("."),
@@ -25,14 +17,16 @@ EVERY: tuple[Action, ...] = (
     WriteFile("a.txt", "x"),
     EditFile("a.txt", "x", "y"),
 )
+PI: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("bash", {"command": "echo 'a b'"}),
+    ("bash", {"command": "ls -la ."}),
+    ("read", {"path": "a.txt"}),
+    ("write", {"path": "a.txt", "content": "x"}),
+    ("edit", {"path": "a.txt", "edits": [{"oldText": "x", "newText": "y"}]}),
+)
 CALLS: dict[str, tuple[tuple[str, dict[str, Any]], ...]] = {
-    "pi": (
-        ("bash", {"command": "echo 'a b'"}),
-        ("bash", {"command": "ls -la ."}),
-        ("read", {"path": "a.txt"}),
-        ("write", {"path": "a.txt", "content": "x"}),
-        ("edit", {"path": "a.txt", "edits": [{"oldText": "x", "newText": "y"}]}),
-    ),
+    "pi": PI,
+    "pi-frozen": PI,
     "claude-code": (
         ("Bash", {"command": "echo 'a b'"}),
         ("Bash", {"command": "ls -la ."}),
@@ -41,6 +35,32 @@ CALLS: dict[str, tuple[tuple[str, dict[str, Any]], ...]] = {
         ("Edit", {"file_path": "/workspace/a.txt", "old_string": "x", "new_string": "y"}),
     ),
     "codex": tuple(("exec_command", {"cmd": in_shell(action)}) for action in EVERY),
+    "qwen-code": (
+        ("run_shell_command", {"command": "echo 'a b'", "is_background": False}),
+        ("run_shell_command", {"command": "ls -la .", "is_background": False}),
+        ("read_file", {"file_path": "/workspace/a.txt"}),
+        ("write_file", {"file_path": "/workspace/a.txt", "content": "x"}),
+        ("edit", {"file_path": "/workspace/a.txt", "old_string": "x", "new_string": "y"}),
+    ),
+    "gemini-cli": (
+        ("run_shell_command", {"command": "echo 'a b'"}),
+        ("list_directory", {"dir_path": "."}),
+        ("read_file", {"file_path": "a.txt"}),
+        ("write_file", {"file_path": "a.txt", "content": "x"}),
+        (
+            "replace",
+            {"file_path": "a.txt", "instruction": "Replace x by y", "old_string": "x", "new_string": "y"},
+        ),
+    ),
+    "opencode": (
+        ("bash", {"command": "echo 'a b'"}),
+        ("bash", {"command": "ls -la ."}),
+        ("read", {"filePath": "/workspace/a.txt"}),
+        ("write", {"content": "x", "filePath": "/workspace/a.txt"}),
+        ("edit", {"filePath": "/workspace/a.txt", "oldString": "x", "newString": "y"}),
+    ),
+    "mini-swe-agent": tuple(("bash", {"command": in_shell(action)}) for action in EVERY),
+    "command": tuple(("shell", {"command": in_shell(action)}) for action in EVERY),
 }
 
 

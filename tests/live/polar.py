@@ -25,6 +25,11 @@ def run(
     return subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, env=env, cwd=cwd, check=False)
 
 
+def scenario_for(harness: str) -> Path:
+    """The scenario whose first turn makes the file out.txt."""
+    return SCENARIOS / ("command.yaml" if harness == "command" else "write_file.yaml")
+
+
 @dataclass
 class Left:
     """A finished session, read back from its folder."""

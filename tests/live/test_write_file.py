@@ -13,22 +13,38 @@ from polar_mitm.capture.record import Call
 from polar_mitm.harnesses import HARNESSES, HarnessMissing
 from polar_mitm.harnesses.actions import Shell
 from polar_mitm.sandboxes import SANDBOXES
-from tests.harnesses.test_actions import LAYOUT
-from tests.live.polar import SCENARIOS, Left, only, rows, run
+from tests.harnesses.starts import LAYOUT, Mode
+from tests.live.polar import Left, only, rows, run, scenario_for
 from tests.needs import need
 
 pytestmark = pytest.mark.live
 
+IN_CI: tuple[tuple[str, str, Mode], ...] = (
+    ("pi", "bwrap", "base-url"),
+    ("pi", "host", "proxy"),
+    ("pi-frozen", "bwrap", "proxy"),
+    ("claude-code", "bwrap", "proxy"),
+    ("claude-code", "host", "base-url"),
+    ("codex", "bwrap", "base-url"),
+    ("codex", "host", "proxy"),
+    ("qwen-code", "bwrap", "base-url"),
+    ("gemini-cli", "bwrap", "proxy"),
+    ("opencode", "bwrap", "base-url"),
+    ("mini-swe-agent", "bwrap", "base-url"),
+    ("command", "bwrap", "proxy"),
+)
+"""Each harness, sandbox and mode at least once. `make live-matrix` runs every cell."""
 
-@pytest.mark.parametrize("intercept", ["base-url", "proxy"])
-@pytest.mark.parametrize("sandbox", ["host", "bwrap"])
-@pytest.mark.parametrize("harness", list(HARNESSES))
+SIDE_REQUESTS = {"opencode": {"title"}}
+
+
+@pytest.mark.parametrize(("harness", "sandbox", "intercept"), IN_CI)
 async def test_a_harness_makes_the_file_and_every_call_is_recorded_whole(
-    harness: str, sandbox: str, intercept: str, engine_url: str, tmp_path: Path
+    harness: str, sandbox: str, intercept: Mode, engine_url: str, tmp_path: Path
 ) -> None:
     need_parts(harness, sandbox)
     ended = run(
-        *("run-task", SCENARIOS / "write_file.yaml", "--engine-url", engine_url, "--out", tmp_path, "--json"),
+        *("run-task", scenario_for(harness), "--engine-url", engine_url, "--out", tmp_path, "--json"),
         *("--harness", harness, "--sandbox", sandbox, "--intercept", intercept),
     )
     assert ended.returncode == 0, ended.stderr
@@ -46,6 +62,7 @@ async def test_a_harness_makes_the_file_and_every_call_is_recorded_whole(
         assert len(call.response.response_ids) == len(call.response.logprobs) > 0
     await ids_decode_to_what_the_harness_got(there, engine_url)
     the_script_is_forced_and_nothing_else(harness, there.calls)
+    the_turns_name_their_session(harness, intercept, there.calls)
 
 
 async def ids_decode_to_what_the_harness_got(there: Left, engine_url: str) -> None:
@@ -62,11 +79,12 @@ async def ids_decode_to_what_the_harness_got(there: Left, engine_url: str) -> No
             for tool in call.response.tool_calls:
                 arguments = tool["function"]["arguments"]
                 assert arguments in decoded
-                for value in orjson.loads(arguments).values():
-                    assert str(value) in sent[call.identity.call_id]
-    last = there.calls[-1].response
+                for value in filter(lambda v: isinstance(v, str), orjson.loads(arguments).values()):
+                    assert value in sent[call.identity.call_id]
+    last = [call.response for call in there.calls if call.origin.kind == "turn"][-1]
     assert last
-    assert last.text.strip() == there.folder.answer.read_text().strip()
+    if not last.tool_calls:
+        assert last.text.strip() == there.folder.answer.read_text().strip()
 
 
 def answers(there: Left) -> dict[str, str]:
@@ -99,16 +117,36 @@ def strings_of(body: str) -> list[str]:
 
 
 def the_script_is_forced_and_nothing_else(harness: str, calls: list[Call]) -> None:
-    name, arguments = HARNESSES[harness].tool_call(Shell("echo hello > out.txt"), LAYOUT)
-    first, *others = calls
-    assert first.response
-    assert first.response.tool_calls[0]["function"]["name"] == name
-    assert first.response.tool_calls[0]["function"]["arguments"] == json.dumps(arguments)
-    assert first.response.forced == [(0, len(first.response.response_ids))]
-    for call in others:
-        assert call.response
-        assert call.response.forced == []
-        assert call.response.tool_calls == []
+    script = [HARNESSES[harness].tool_call(Shell("echo hello > out.txt"), LAYOUT), HARNESSES[harness].FINISH]
+    turns = [call.response for call in calls if call.origin.kind == "turn"]
+    for step, response in zip(script, turns, strict=True):
+        assert response
+        if step is None:
+            assert (response.forced, response.tool_calls) == ([], [])
+            continue
+        (made,) = response.tool_calls
+        assert (made["function"]["name"], made["function"]["arguments"]) == (step[0], json.dumps(step[1]))
+        assert response.forced == [(0, len(response.response_ids))]
+    others = {call.origin.kind for call in calls} - {"turn"}
+    assert others == SIDE_REQUESTS.get(harness, set())
+
+
+def the_turns_name_their_session(harness: str, intercept: Mode, calls: list[Call]) -> None:
+    facts = HARNESSES[harness].FACTS
+    named = facts.session_ids.get(intercept, ())
+    for call in calls:
+        if call.origin.kind == "turn":
+            assert call.origin.provider == facts.providers[intercept] or harness == "command"
+            assert set(named) <= call.origin.harness_ids.keys()
+            assert harness == "command" or 0.7 < len(call.prompt_ids or []) / facts.first_prompt < 1.3
+    ids = {call.origin.harness_ids[name] for call in calls for name in named[:1] if call.origin.kind == "turn"}
+    assert len(ids) == bool(named)
+
+
+def test_ci_runs_each_harness_sandbox_and_mode() -> None:
+    assert {harness for harness, _, _ in IN_CI} == set(HARNESSES)
+    assert {sandbox for _, sandbox, _ in IN_CI} == {"host", "bwrap"}
+    assert {mode for _, _, mode in IN_CI} == {"base-url", "proxy"}
 
 
 def need_parts(harness: str, sandbox: str) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from polar_mitm.harnesses import HARNESSES
+from polar_mitm.harnesses import HARNESSES, Assignment, McpServer
 from polar_mitm.harnesses.actions import Action, EditFile, ListFolder, ReadFile, Shell, WriteFile
 from polar_mitm.tasks.evaluators import Command, SessionCompleted
 from polar_mitm.tasks.scenario import (
@@ -101,8 +101,20 @@ def test_a_step_of_a_script_is_an_action_or_a_tool(step: str, action: Action | N
     assert load(file).script[0].action == action
 
 
+def test_the_scenario_of_a_command_comes_with_polar() -> None:
+    scenario = load(bundled("command"))
+    assert scenario.assignment("hi") == Assignment("hi", command=("python3", "agent.py"))
+
+
+def test_what_a_scenario_says_of_its_harness_is_in_the_assignment(file: Path) -> None:
+    fields = "harness: claude-code\nintercept: proxy\nlogin: true\nmax_turns: 3\nextra_instructions: Be brief.\n"
+    file.write_text(f"{SMALLEST}{fields}mcp_servers:\n  tools: {{command: python3, args: [t.py], env: {{A: b}}}}\n")
+    servers = {"tools": McpServer("python3", ("t.py",), {"A": "b"})}
+    assert load(file).assignment("hi") == Assignment("hi", "Be brief.", servers, 3, login=True)
+
+
 @pytest.mark.parametrize("name", ["hello", "write_file", "five_turns"])
-@pytest.mark.parametrize("harness", list(HARNESSES))
+@pytest.mark.parametrize("harness", [name for name in HARNESSES if name != "command"])
 def test_the_scenarios_that_come_with_polar_load_for_every_harness(name: str, harness: str) -> None:
     scenario = load(bundled(name), {"harness": harness})
     assert scenario.name == name
@@ -198,6 +210,18 @@ BAD = {
     "shell step with arguments": (
         f"instruction: hi\nscript: [{{shell: x, arguments: {{a: 1}}}}]\n{EVALUATOR}",
         ":2: script.1: expected one of shell, list, read, write, edit, or `tool: NAME` with `arguments`",
+    ),
+    "field that the harness has no place for": (
+        f"instruction: hi\nharness: codex\nmax_turns: 3\n{EVALUATOR}",
+        ":2: harness: codex has no limit of turns: leave max_turns out; timeout_s holds for every harness",
+    ),
+    "login without the provider's own host": (
+        f"instruction: hi\nharness: codex\nlogin: true\n{EVALUATOR}",
+        ":2: harness: a login goes to the provider's own host: it needs intercept: proxy",
+    ),
+    "MCP server with an unknown field": (
+        f"instruction: hi\nmcp_servers:\n  a: {{command: b, url: c}}\n{EVALUATOR}",
+        ":3: mcp_servers.a.url: unknown field; known are command, args, env",
     ),
     "edit step without its new text": (
         f"instruction: hi\nscript:\n  - edit: {{path: a, old: b}}\n{EVALUATOR}",

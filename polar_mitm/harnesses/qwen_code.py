@@ -1,0 +1,108 @@
+"""Qwen Code. Speaks OpenAI Chat here; a first request is about 18 000 prompt tokens, the largest of all harnesses.
+
+In proxy mode its host is dashscope.aliyuncs.com. Facts are from runs of version 0.24.4.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from polar_mitm.harnesses.actions import (
+    Action,
+    EditFile,
+    ListFolder,
+    ReadFile,
+    Shell,
+    ToolCall,
+    WriteFile,
+    in_shell,
+)
+from polar_mitm.harnesses.base import Access, Assignment, Facts, Installed, Npm, Prepared, answer_budget
+from polar_mitm.harnesses.claude_code import result_or_last_text
+from polar_mitm.harnesses.environment import environment
+from polar_mitm.harnesses.npm import find_script, script_folder
+from polar_mitm.sandboxes.base import Layout
+
+NAME = "qwen-code"
+SOURCE = Npm("@qwen-code/qwen-code", "0.24.4", node=True)
+FACTS = Facts(
+    source=SOURCE,
+    known_good=("0.24.4",),
+    minimum="0.24.4",
+    first_prompt=18_000,
+    providers={"base-url": "openai-chat", "proxy": "openai-chat"},
+    session_ids={"proxy": ("metadata.sessionId",)},
+    side_requests=("telemetry at rum.aliyuncs.com, which privacy.usageStatisticsEnabled turns off",),
+    takes=frozenset({"extra_instructions", "mcp_servers", "max_turns"}),
+)
+FINISH: ToolCall | None = None
+
+# The prompt comes on stdin; stream-json leaves a log of the run on stdout.
+FLAGS = ("--auth-type", "openai", "--yolo", "--output-format", "stream-json")
+
+MAX_ANSWER = 32_768
+"""Its own default."""
+
+
+def find() -> Installed:
+    return find_script(NAME, SOURCE, FACTS.minimum, "cli-entry.js")
+
+
+def prepare(installed: Installed, access: Access, layout: Layout, assignment: Assignment) -> Prepared:
+    env = environment(access, layout, path_first=[script_folder(installed)]) | {
+        "OPENAI_API_KEY": access.key,
+        "OPENAI_MODEL": access.model,
+        "QWEN_CODE_NO_RELAUNCH": "true",  # else it starts itself a second time, with a larger heap
+        "QWEN_CODE_SUPPRESS_YOLO_WARNING": "1",
+    }
+    if access.mode == "base-url":
+        env["OPENAI_BASE_URL"] = f"{access.base_url}/v1"
+    argv = [*installed.command, *FLAGS, "--model", access.model]
+    if assignment.extra_instructions:
+        argv.append(f"--append-system-prompt={assignment.extra_instructions}")
+    if assignment.max_turns is not None:
+        argv += ["--max-session-turns", str(assignment.max_turns)]
+    return Prepared(
+        argv=argv,
+        env=env,
+        files={".qwen/settings.json": json.dumps(_settings(access, assignment), indent=2)},
+        stdin=assignment.instruction.encode(),
+    )
+
+
+def tool_call(action: Action, layout: Layout) -> ToolCall:
+    """Its file tools take absolute paths only."""
+    match action:
+        case ReadFile(path):
+            return "read_file", {"file_path": str(layout.workspace / path)}
+        case WriteFile(path, text):
+            return "write_file", {"file_path": str(layout.workspace / path), "content": text}
+        case EditFile(path, old, new):
+            place = str(layout.workspace / path)
+            return "edit", {"file_path": place, "old_string": old, "new_string": new}
+        case ListFolder() | Shell():
+            return "run_shell_command", {"command": in_shell(action), "is_background": False}
+
+
+def answer(stdout: str, home: Path) -> str:
+    """Its stream is made like Claude Code's."""
+    return result_or_last_text(stdout)
+
+
+def _settings(access: Access, assignment: Assignment) -> dict[str, Any]:
+    window = access.max_model_len
+    servers = {
+        name: {"command": server.command, "args": list(server.args), "env": dict(server.env), "trust": True}
+        for name, server in assignment.mcp_servers.items()
+    }
+    return {
+        "privacy": {"usageStatisticsEnabled": False},
+        "general": {"enableAutoUpdate": False},
+        "model": {
+            "generationConfig": {
+                "contextWindowSize": window,
+                "samplingParams": {"max_tokens": answer_budget(window, MAX_ANSWER)},
+            }
+        },
+        "mcpServers": servers,
+    }
