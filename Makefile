@@ -23,6 +23,7 @@ demo: setup ## all set-up, then a real harness on a local model: `polar demo`
 
 .PHONY: test
 test: setup ## all set-up, then linters and every test, the live ones on a real engine and real harnesses
+	@$(MAKE) --no-print-directory container-tools
 	@$(BIN)/polar harness install $(HARNESSES)
 	@$(BIN)/polar model install tiny
 	@$(BIN)/python -m tests.loaders.environments
@@ -101,6 +102,19 @@ sandbox-tools:
 		else \
 			echo "note: bubblewrap, socat and git are needed for the bwrap sandbox; install them with your package manager" >&2; \
 		fi; \
+	fi
+
+# The container sandbox is tested with podman, on an image made here. Only root can make it; elsewhere its tests say what
+# is missing.
+.PHONY: container-tools
+container-tools:
+	@if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		if ! command -v podman >/dev/null || ! command -v debootstrap >/dev/null; then \
+			echo "Installing podman and debootstrap"; \
+			{ apt-get update && apt-get install -y podman runc fuse-overlayfs debootstrap; } >/tmp/polar-apt.log 2>&1 \
+				|| { tail -5 /tmp/polar-apt.log >&2; exit 3; }; \
+		fi; \
+		$(BIN)/polar sandbox image; \
 	fi
 
 .PHONY: clean

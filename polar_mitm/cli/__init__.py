@@ -3,7 +3,20 @@
 import typer
 
 from polar_mitm import __version__
-from polar_mitm.cli import calls, demo, doctor, export, harness, model, proxy, replay, run_task, sessions, traces
+from polar_mitm.cli import (
+    calls,
+    demo,
+    doctor,
+    export,
+    harness,
+    model,
+    proxy,
+    replay,
+    run_task,
+    sandbox,
+    sessions,
+    traces,
+)
 
 app = typer.Typer(
     name="polar",
@@ -35,3 +48,4 @@ app.command("seal")(sessions.seal)
 app.command("doctor")(doctor.doctor)
 app.add_typer(model.app, name="model")
 app.add_typer(harness.app, name="harness")
+app.add_typer(sandbox.app, name="sandbox")

@@ -26,6 +26,7 @@ from polar_mitm.proxy.saved import FlowFileError
 from polar_mitm.rollout.replay import ReplayError
 from polar_mitm.rollout.resume import RunBusy
 from polar_mitm.rollout.run import NotReady
+from polar_mitm.sandboxes import SandboxError
 from polar_mitm.tasks.scenario import ScenarioError
 from polar_mitm.tokens.vocabulary import VocabularyError
 from polar_mitm.trajectory.exporters.base import ExportFailed, ExportRefused, PackageMissing
@@ -54,6 +55,7 @@ EXIT_CODES: dict[type[Exception], int] = {
     HarnessInstallFailed: NOT_READY,
     ProxyFailed: NOT_READY,
     NotReady: NOT_READY,
+    SandboxError: NOT_READY,
     RunBusy: NOT_READY,
     TrajectoryError: FAILED,
     LedgerError: FAILED,

@@ -25,6 +25,7 @@ from polar_mitm.rollout.outcome import Outcome, calls_of
 from polar_mitm.sandboxes.base import Exit, Layout, RunSpec, Sandbox, SandboxError
 from polar_mitm.sandboxes.bridge import UnixBridge
 from polar_mitm.tasks.evaluators import Finished
+from polar_mitm.tasks.place import Place, place_of
 from polar_mitm.tasks.scenario import Scenario
 from polar_mitm.tasks.task_set import Task
 from polar_mitm.tasks.workspace import Workspace
@@ -87,7 +88,8 @@ async def run_sample(job: Job, task: Task, sample: int, attempt: int = 1) -> Out
 
 async def _run(job: Job, task: Task, session: Session, folder: SessionFolder) -> None:
     scenario = job.scenario
-    workspace = await Workspace.prepare(folder.path, scenario)
+    place = await asyncio.to_thread(place_of, scenario)
+    workspace = await Workspace.prepare(folder.path, scenario, place)
     home = folder.path / "home"
     home.mkdir(mode=0o700)
     layout = job.sandbox.layout(
@@ -96,6 +98,7 @@ async def _run(job: Job, task: Task, session: Session, folder: SessionFolder) ->
         ca=job.proxy.ca,
         proxy_port=job.proxy.port,
         base_port=job.proxy.base_url_port,
+        workdir=place.workdir,
     )
     session.script = _script(job, layout)
     assignment = scenario.assignment(task.instruction)
@@ -105,12 +108,22 @@ async def _run(job: Job, task: Task, session: Session, folder: SessionFolder) ->
         base_socket = await stack.enter_async_context(UnixBridge(job.proxy.base_url_port, marker=session.id))
         spec = _spec(job, session, folder, workspace.path, home, prepared)
         spec.sockets = {layout.proxy_port: proxy_socket.path, layout.base_port: base_socket.path}
+        spec.image, spec.workdir, spec.keep = place.image, place.workdir, place.image is not None
         ended = await job.sandbox.run(spec)
-    await _grade(job, task, session, folder, workspace, ended)
+    try:
+        await _grade(job, task, session, folder, workspace, place, ended)
+    finally:
+        await asyncio.to_thread(job.sandbox.sweep, session.id)
 
 
 async def _grade(
-    job: Job, task: Task, session: Session, folder: SessionFolder, workspace: Workspace, ended: Exit
+    job: Job,
+    task: Task,
+    session: Session,
+    folder: SessionFolder,
+    workspace: Workspace,
+    place: Place,
+    ended: Exit,
 ) -> None:
     """What came of it: the answer, the workspace's diff, the reward, the session's status."""
     stdout = folder.stdout.read_text(errors="replace") if folder.stdout.exists() else ""
@@ -134,6 +147,8 @@ async def _grade(
             exit_code=ended.code,
             valid_calls=sum(call.checks.valid for call in calls),
             task=task.data,
+            image=ended.image,
+            workdir=place.workdir,
             task_folder=job.scenario.path.parent,
         )
         evaluation = await job.scenario.evaluator.evaluate(finished)
@@ -146,6 +161,8 @@ def _status(ended: Exit, folder: SessionFolder, calls: list[Call]) -> tuple[Endi
     """A harness that ends badly without one call could not run: that is an error, not a failed attempt."""
     if ended.timed_out:
         return "timeout", f"stopped after {ended.seconds:.0f} s"
+    if ended.over_limit and ended.code != 0:
+        return "failed", ended.over_limit
     if ended.code == 0:
         return "completed", None
     words = folder.stderr.read_text(errors="replace").strip() or folder.stdout.read_text(errors="replace").strip()
@@ -220,4 +237,5 @@ def _spec(
         timeout_s=job.scenario.timeout_s,
         marker=session.id,
         read_only=job.installed.read_only,
+        limits=job.scenario.limits.limits(),
     )

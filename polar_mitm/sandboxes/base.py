@@ -4,10 +4,13 @@ A sandbox knows folders, ports and processes. It knows no harness, no proxy and 
 """
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any, Protocol
+
+from polar_mitm.sandboxes.limits import Cgroup, Limits, over_disk
 
 
 class SandboxError(Exception):
@@ -50,6 +53,14 @@ class RunSpec:
     """Host folders that the program finds at the same path: harness installs."""
     sockets: dict[int, Path] = field(default_factory=dict)
     """Loopback port inside -> unix socket outside. The host sandbox has no use for it."""
+    limits: Limits = field(default_factory=Limits)
+    """SandboxError when they cannot be kept here."""
+    workdir: PurePosixPath | None = None
+    """Where the workspace is found; None is the sandbox's own place. As given to `layout`."""
+    image: str | None = None
+    """The container sandbox's image; others run in what this machine has."""
+    keep: bool = False
+    """Keep the container's file system as an image for `Exit.image`, for the evaluation."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -59,6 +70,10 @@ class Exit:
     code: int | None
     timed_out: bool
     seconds: float
+    over_limit: str | None = None
+    """Which limit of the run was reached, in words: it was ended for it."""
+    image: str | None = None
+    """What `RunSpec.keep` asked for. Who has it removes it with `Sandbox.sweep`."""
 
 
 class Sandbox(Protocol):
@@ -70,8 +85,20 @@ class Sandbox(Protocol):
     def check(self) -> list[str]:
         """What is missing on this machine, each with the mend. Empty: ready. Blocks for up to 10 s."""
 
-    def layout(self, *, workspace: Path, home: Path, ca: Path | None, proxy_port: int, base_port: int) -> Layout:
-        """Where the program finds these host paths, and on which of its loopback ports these host ports."""
+    def layout(
+        self,
+        *,
+        workspace: Path,
+        home: Path,
+        ca: Path | None,
+        proxy_port: int,
+        base_port: int,
+        workdir: PurePosixPath | None = None,
+    ) -> Layout:
+        """Where the program finds these host paths, and on which of its loopback ports these host ports.
+
+        `workdir` is where the task wants its workspace; the host sandbox can't give it that.
+        """
 
     async def run(self, spec: RunSpec) -> Exit:
         """Run to the end, to `timeout_s` or to cancellation; then every process of the run is gone.
@@ -98,3 +125,36 @@ async def to_the_end[T](work: Coroutine[Any, Any, T]) -> T:
         task.exception()  # looked at, so that it is not reported as lost
         raise cancelled
     return task.result()
+
+
+@asynccontextmanager
+async def limited(spec: RunSpec) -> AsyncIterator[Cgroup]:
+    """The control group of a run, gone afterwards with all that is in it. Raises SandboxError."""
+    group = Cgroup()
+    if spec.limits.by_cgroup:
+        try:
+            group = await asyncio.to_thread(Cgroup.make, spec.marker, spec.limits)
+        except OSError as error:
+            raise SandboxError(str(error)) from error
+    try:
+        yield group
+    finally:
+        await to_the_end(asyncio.to_thread(group.remove))
+
+
+async def ended(process: asyncio.subprocess.Process, spec: RunSpec, group: Cgroup) -> tuple[bool, str | None]:
+    """Wait for the program, its time or a limit: whether it took too long, and which limit it reached, in words.
+
+    It is still running when one of both is so.
+    """
+    waiting = asyncio.create_task(process.wait())
+    watching = asyncio.create_task(over_disk(spec.limits, spec.workspace, spec.home))
+    try:
+        done, _ = await asyncio.wait({waiting, watching}, timeout=spec.timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        over = watching.result() if watching in done and waiting not in done else None
+        if over is None and group.out_of_memory():
+            over = f"its processes needed more than the {spec.limits.memory_mb} MiB of memory that they may have"
+        return not done, over
+    finally:
+        waiting.cancel()
+        watching.cancel()

@@ -2,7 +2,7 @@
 
 It sees a read-only system, a private HOME, its workspace and the harness install; it has no route to any network, the
 host's loopback included. What it may reach comes as unix sockets, each bridged by `socat` to a port of its loopback.
-It limits neither memory nor CPU, and filters no system call.
+It filters no system call.
 """
 
 import asyncio
@@ -18,7 +18,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path, PurePosixPath
 
-from polar_mitm.sandboxes.base import Exit, Layout, RunSpec, SandboxError, to_the_end
+from polar_mitm.sandboxes.base import Exit, Layout, RunSpec, SandboxError, ended, limited, to_the_end
+from polar_mitm.sandboxes.limits import Cgroup
 from polar_mitm.sandboxes.scratch import prefix
 from polar_mitm.sandboxes.trust import system_bundle, write_bundle
 
@@ -32,6 +33,8 @@ CA_BUNDLE = PurePosixPath("/etc/ssl/certs/ca-certificates.crt")
 # Above the ports that a task's own servers like to use, below the ephemeral range (32768).
 PROXY_PORT = 29080
 BASE_PORT = 29081
+
+KILLED = 128 + signal.SIGKILL
 
 # Uid and gid inside, also for root: a harness that finds itself uid 0 refuses or asks for more flags.
 UID = 1000
@@ -97,10 +100,19 @@ class Bwrap:
         ]
         return missing or _try_namespaces()
 
-    def layout(self, *, workspace: Path, home: Path, ca: Path | None, proxy_port: int, base_port: int) -> Layout:
-        """The same in every run, whatever the host's paths and ports are."""
+    def layout(
+        self,
+        *,
+        workspace: Path,
+        home: Path,
+        ca: Path | None,
+        proxy_port: int,
+        base_port: int,
+        workdir: PurePosixPath | None = None,
+    ) -> Layout:
+        """The same in every run of a task, whatever the host's paths and ports are."""
         return Layout(
-            workspace=WORKSPACE,
+            workspace=workdir or WORKSPACE,
             home=HOME,
             ca=CA if ca else None,
             ca_bundle=CA_BUNDLE if ca else None,
@@ -111,37 +123,35 @@ class Bwrap:
     async def run(self, spec: RunSpec) -> Exit:
         started = time.monotonic()
         with tempfile.TemporaryDirectory(prefix=prefix(spec.marker)) as etc:
-            process, status = await _start(spec, Path(etc))
-            timed_out = False
-            try:
+            async with limited(spec) as group:
+                process, status = await _start(spec, Path(etc), group)
                 try:
-                    await asyncio.wait_for(process.wait(), spec.timeout_s)
-                except TimeoutError:
-                    timed_out = True
+                    try:
+                        timed_out, over = await ended(process, spec, group)
+                    finally:
+                        await to_the_end(_end(process, status))
+                    seconds = time.monotonic() - started
+                    report = _report(status)
+                    if timed_out or (over and report.get("exit-code", KILLED) == KILLED):
+                        return Exit(None, timed_out, seconds, over)
+                    if "exit-code" not in report:
+                        raise SandboxError(f"{spec.argv[0]} could not be run: {_tail(spec.stderr)}")
+                    return Exit(report["exit-code"], False, seconds, over)
                 finally:
-                    await to_the_end(_end(process, status))
-                seconds = time.monotonic() - started
-                if timed_out:
-                    return Exit(None, True, seconds)
-                report = _report(status)
-                if "exit-code" not in report:
-                    raise SandboxError(f"{spec.argv[0]} could not be run: {_tail(spec.stderr)}")
-                return Exit(report["exit-code"], False, seconds)
-            finally:
-                os.close(status)
+                    os.close(status)
 
     def sweep(self, marker: str) -> None:
         """Nothing: bubblewrap's processes die with the polar that started them."""
 
 
-async def _start(spec: RunSpec, etc: Path) -> tuple[asyncio.subprocess.Process, int]:
+async def _start(spec: RunSpec, etc: Path, group: Cgroup) -> tuple[asyncio.subprocess.Process, int]:
     """The running bwrap, and the descriptor of a file in which it reports (see `_report`)."""
     bwrap = shutil.which("bwrap")
     if bwrap is None:
         raise SandboxError(f"bubblewrap is not installed: {_INSTALL.format('bubblewrap')}")
     status = os.open(etc / "status", os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
     arguments = [*_namespaces(), *_system(etc), *_mounts(spec), "--json-status-fd", str(status)]
-    arguments += ["--chdir", str(WORKSPACE), "--", *_program(spec)]
+    arguments += ["--chdir", str(spec.workdir or WORKSPACE), "--", *_program(spec)]
     with ExitStack() as files:
         stdin = files.enter_context(spec.stdin.open("rb")) if spec.stdin else asyncio.subprocess.DEVNULL
         stdout = files.enter_context(spec.stdout.open("wb"))
@@ -149,8 +159,7 @@ async def _start(spec: RunSpec, etc: Path) -> tuple[asyncio.subprocess.Process, 
         try:
             # The environment is bwrap's own, handed on: --setenv would show secrets in the process list.
             process = await asyncio.create_subprocess_exec(
-                bwrap,
-                *arguments,
+                *group.entering([bwrap, *arguments]),
                 stdin=stdin,
                 stdout=stdout,
                 stderr=stderr,
@@ -215,7 +224,7 @@ def _mounts(spec: RunSpec) -> Iterator[str]:
     for folder in spec.read_only:
         yield from ("--ro-bind", str(folder), str(folder))
     yield from ("--bind", str(spec.home), str(HOME))
-    yield from ("--bind", str(spec.workspace), str(WORKSPACE))
+    yield from ("--bind", str(spec.workspace), str(spec.workdir or WORKSPACE))
     for port, socket in spec.sockets.items():
         yield from ("--ro-bind", str(socket), str(SOCKETS / f"{port}.sock"))
     yield from ("--remount-ro", "/")

@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 
 import psutil
 
-from polar_mitm.sandboxes.base import Exit, Layout, RunSpec, SandboxError, to_the_end
+from polar_mitm.sandboxes.base import Exit, Layout, RunSpec, SandboxError, ended, limited, to_the_end
 from polar_mitm.sandboxes.trust import bundle_path, write_bundle
 
 MARKER = "POLAR_SESSION_ID"
@@ -30,7 +30,16 @@ class Host:
     def check(self) -> list[str]:
         return []
 
-    def layout(self, *, workspace: Path, home: Path, ca: Path | None, proxy_port: int, base_port: int) -> Layout:
+    def layout(
+        self,
+        *,
+        workspace: Path,
+        home: Path,
+        ca: Path | None,
+        proxy_port: int,
+        base_port: int,
+        workdir: PurePosixPath | None = None,
+    ) -> Layout:
         """The host's own paths and ports."""
         return Layout(
             workspace=PurePosixPath(workspace),
@@ -46,18 +55,16 @@ class Host:
             write_bundle(spec.ca)
         started = time.monotonic()
         process: asyncio.subprocess.Process | None = None
-        timed_out = False
-        try:
-            process = await _start(spec)
-            await asyncio.wait_for(process.wait(), spec.timeout_s)
-        except TimeoutError:
-            timed_out = True
-        finally:
-            await to_the_end(_end(process, spec.marker))
-        code = process.returncode if process else None
-        if timed_out or code is None:
-            return Exit(None, timed_out, time.monotonic() - started)
-        return Exit(code if code >= 0 else 128 - code, False, time.monotonic() - started)
+        async with limited(spec) as group:
+            try:
+                process = await _start(spec, group.entering(spec.argv))
+                timed_out, over = await ended(process, spec, group)
+            finally:
+                await to_the_end(_end(process, spec.marker))
+        code = process.returncode
+        if timed_out or code is None or (over and code == -signal.SIGKILL):
+            return Exit(None, timed_out, time.monotonic() - started, over)
+        return Exit(code if code >= 0 else 128 - code, False, time.monotonic() - started, over)
 
     def sweep(self, marker: str) -> None:
         for _ in range(SWEEPS):
@@ -67,14 +74,14 @@ class Host:
         raise SandboxError(f"processes of {marker} are still running after {SWEEPS} rounds of SIGKILL")
 
 
-async def _start(spec: RunSpec) -> asyncio.subprocess.Process:
+async def _start(spec: RunSpec, argv: list[str]) -> asyncio.subprocess.Process:
     with ExitStack() as files:
         stdin = files.enter_context(spec.stdin.open("rb")) if spec.stdin else asyncio.subprocess.DEVNULL
         stdout = files.enter_context(spec.stdout.open("wb"))
         stderr = files.enter_context(spec.stderr.open("wb"))
         try:
             return await asyncio.create_subprocess_exec(
-                *spec.argv,
+                *argv,
                 stdin=stdin,
                 stdout=stdout,
                 stderr=stderr,

@@ -31,6 +31,7 @@ from polar_mitm import harnesses
 from polar_mitm.harnesses import HARNESSES, Assignment, refusals
 from polar_mitm.harnesses.actions import Action, EditFile, ListFolder, ReadFile, Shell, WriteFile
 from polar_mitm.sandboxes import SANDBOXES
+from polar_mitm.sandboxes.limits import Limits
 from polar_mitm.tasks.evaluators import EVALUATORS, Evaluator
 
 type Text = Annotated[str, StringConstraints(min_length=1, pattern=r"\S")]
@@ -131,6 +132,36 @@ class Step(_Part):
         return self
 
 
+class ContainerPlace(_Part):
+    """Of the container sandbox: its image, or the folder whose Dockerfile it is built from."""
+
+    image: Text | None = None
+    """Must be on this machine. Without image and build it is the one that `polar sandbox image` makes."""
+    build: Text | None = None
+    """A folder with a Dockerfile, relative to the scenario's folder."""
+    workdir: Annotated[str, StringConstraints(pattern=r"^/.+")] | None = None
+    """Where the workspace is found, also by the bwrap sandbox; the image's own WORKDIR when it says one. What the image
+    has there is what the harness starts with."""
+
+    @model_validator(mode="after")
+    def _image_or_build(self) -> Self:
+        if self.image is not None and self.build is not None:
+            raise PydanticCustomError("container", "expected one of image and build; got both")
+        return self
+
+
+class LimitFields(_Part):
+    """What the whole run may take. See `polar_mitm.sandboxes.limits.Limits`."""
+
+    cpus: Annotated[float, Field(gt=0)] | None = None
+    memory_mb: Annotated[int, Field(ge=16)] | None = None
+    processes: Annotated[int, Field(ge=4)] | None = None
+    disk_mb: Annotated[int, Field(ge=1)] | None = None
+
+    def limits(self) -> Limits:
+        return Limits(**self.model_dump())
+
+
 class TaskSet(_Part):
     """Many tasks in a JSONL file. See `task_set`."""
 
@@ -181,6 +212,8 @@ class Scenario(_Part):
     timeout_s: Annotated[float, Field(gt=0)] = 600
     """Seconds that the harness may run."""
     sampling: Sampling = Sampling()
+    container: ContainerPlace = ContainerPlace()
+    limits: LimitFields = LimitFields()
     workspace: Text | None = None
     """Folder whose copy the harness starts in. Without it the workspace is empty, but for `files`."""
     files: dict[str, str] = {}
@@ -434,6 +467,10 @@ def _siblings(location: Sequence[int | str]) -> tuple[str, ...]:
             return tuple(name for name in Scenario.model_fields if name != "path")
         case ("sampling",):
             return tuple(Sampling.__annotations__)
+        case ("container",):
+            return tuple(ContainerPlace.model_fields)
+        case ("limits",):
+            return tuple(LimitFields.model_fields)
         case ("tasks",):
             return tuple(TaskSet.model_fields)
         case ("evaluator",):
@@ -489,6 +526,10 @@ def _check_files(scenario: Scenario, document: CommentedMap) -> None:
 
     if scenario.start_folder is not None and not scenario.start_folder.is_dir():
         raise fail("workspace", f"expected a folder; {scenario.start_folder} is none")
+    build = scenario.container.build
+    if build is not None and not (scenario.path.parent / build / "Dockerfile").is_file():
+        what = f"expected a folder with a Dockerfile; {scenario.path.parent / build} is none"
+        raise ScenarioError(scenario.path, _line(document, ("container", "build")), "container.build", what)
     for field, expected in scenario.evaluator.problems(scenario.path.parent):
         raise ScenarioError(scenario.path, _line(document, ("evaluator", field)), f"evaluator.{field}", expected)
     if scenario.instruction_file is None:

@@ -13,6 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from polar_mitm.sandboxes.base import SandboxError
+from polar_mitm.sandboxes.images import extract
+from polar_mitm.tasks.place import Place
 from polar_mitm.tasks.scenario import Scenario
 
 # Hashing a large repository takes seconds; minutes mean something hangs.
@@ -47,11 +50,14 @@ class Workspace:
     """The tree of the first snapshot."""
 
     @classmethod
-    async def prepare(cls, folder: Path, scenario: Scenario) -> Self:
-        """Make `folder/workspace` in the scenario's start state and take the first snapshot. Raises WorkspaceError."""
+    async def prepare(cls, folder: Path, scenario: Scenario, place: Place) -> Self:
+        """Make `folder/workspace` in the scenario's start state and take the first snapshot. Raises WorkspaceError.
+
+        The start state is what the task's image has in its working folder, then the scenario's folder, then its files.
+        """
         path = folder / "workspace"
         git = folder / "workspace.git"
-        await asyncio.to_thread(_fill, path, scenario)
+        await asyncio.to_thread(_fill, path, scenario, place)
         await _run(path, git, "init", "--quiet", "--template=")
         (git / "info").mkdir(exist_ok=True)
         (git / "info" / "attributes").write_text(_ATTRIBUTES)
@@ -67,17 +73,18 @@ class Workspace:
             await asyncio.to_thread(shutil.rmtree, self._git, ignore_errors=True)
 
 
-def _fill(path: Path, scenario: Scenario) -> None:
+def _fill(path: Path, scenario: Scenario, place: Place) -> None:
     try:
-        if scenario.start_folder is None:
+        if place.image is None or place.workdir is None or not extract(place.image, place.workdir, path):
             path.mkdir(parents=True)
-        else:
+        if scenario.start_folder is not None:
             # The runs' own folder may lie in the folder that is copied: it is no part of the task, and has no end.
             runs = path.parents[1].resolve()
             shutil.copytree(
                 scenario.start_folder,
                 path,
                 symlinks=True,
+                dirs_exist_ok=True,
                 ignore=lambda folder, names: [name for name in names if (Path(folder) / name).resolve() == runs],
             )
         for name, text in scenario.files.items():
@@ -87,7 +94,7 @@ def _fill(path: Path, scenario: Scenario) -> None:
             file.parent.mkdir(parents=True, exist_ok=True)
             file.unlink(missing_ok=True)
             file.write_text(text, encoding="utf-8")
-    except (OSError, shutil.Error, ValueError) as error:
+    except (OSError, shutil.Error, ValueError, SandboxError) as error:
         raise WorkspaceError(f"the workspace could not be made: {error}") from error
 
 

@@ -3,7 +3,7 @@
 import os
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import pytest
 from cryptography import x509
@@ -11,6 +11,10 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from polar_mitm.sandboxes import SANDBOXES, Exit, Layout, RunSpec, Sandbox
+from polar_mitm.sandboxes.base_image import BASE_IMAGE
+from polar_mitm.sandboxes.images import has_image
+from polar_mitm.sandboxes.limits import Limits
+from tests.needs import need
 
 
 @dataclass
@@ -25,6 +29,10 @@ class Run:
     sockets: dict[int, Path] = field(default_factory=dict)
     stdin: Path | None = None
     marker: str = "ses_test"
+    limits: Limits = field(default_factory=Limits)
+    image: str | None = None
+    keep: bool = False
+    workdir: PurePosixPath | None = None
 
     @property
     def workspace(self) -> Path:
@@ -37,7 +45,12 @@ class Run:
     @property
     def layout(self) -> Layout:
         return self.sandbox.layout(
-            workspace=self.workspace, home=self.home, ca=self.ca, proxy_port=1111, base_port=2222
+            workspace=self.workspace,
+            home=self.home,
+            ca=self.ca,
+            proxy_port=1111,
+            base_port=2222,
+            workdir=self.workdir,
         )
 
     @property
@@ -62,6 +75,10 @@ class Run:
             marker=self.marker,
             read_only=self.read_only,
             sockets=self.sockets,
+            limits=self.limits,
+            image=self.image,
+            keep=self.keep,
+            workdir=self.workdir,
         )
 
     async def __call__(self, script: str, timeout_s: float = 30) -> Exit:
@@ -96,6 +113,9 @@ def ca(tmp_path: Path, ca_pem: bytes) -> Path:
 
 def make_run(name: str, folder: Path, ca: Path) -> Run:
     run = Run(SANDBOXES[name], folder, ca, marker=f"ses_{os.getpid()}_{folder.name}")
+    if name == "container":
+        need([] if has_image(BASE_IMAGE) else [f"there is no image {BASE_IMAGE}: make it with `polar sandbox image`"])
+        run.image = BASE_IMAGE
     run.workspace.mkdir()
     run.home.mkdir()
     return run

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ import psutil
 import pytest
 
 from polar_mitm.sandboxes import SANDBOXES, SandboxError
+from polar_mitm.sandboxes.limits import Cgroup, Limits
 from tests.needs import need
 from tests.sandboxes.conftest import Run, make_run
 
@@ -24,7 +26,13 @@ until [ -e started ]; do sleep 0.01; done
 """
 
 
-@pytest.fixture(params=[pytest.param("host"), pytest.param("bwrap", marks=pytest.mark.live)])
+@pytest.fixture(
+    params=[
+        pytest.param("host"),
+        pytest.param("bwrap", marks=pytest.mark.live),
+        pytest.param("container", marks=pytest.mark.live),
+    ]
+)
 def run(request: pytest.FixtureRequest, tmp_path: Path, ca: Path) -> Run:
     need(SANDBOXES[request.param].check())
     return make_run(request.param, tmp_path, ca)
@@ -71,8 +79,9 @@ async def test_nothing_is_inherited_but_what_the_spec_names(run: Run, monkeypatc
     run.env = {"PATH": "/usr/bin:/bin", "GIVEN": "two words\nand a line"}
     await run("env -0")
     seen = dict(entry.split("=", 1) for entry in run.stdout.split("\0") if entry)
-    # PWD and the like are the shell's own; the marker is how the host sandbox knows its processes.
-    assert seen.keys() - {"PWD", "OLDPWD", "SHLVL", "_", "POLAR_SESSION_ID"} == {"PATH", "GIVEN"}
+    # PWD and the like are the shell's or the container's own; the marker is how the host sandbox knows its processes.
+    own = {"PWD", "OLDPWD", "SHLVL", "_", "POLAR_SESSION_ID", "HOSTNAME", "HOME", "TERM", "container"}
+    assert seen.keys() - own == {"PATH", "GIVEN"}
     assert seen["GIVEN"] == "two words\nand a line"
 
 
@@ -159,3 +168,50 @@ async def test_a_ca_file_with_a_private_key_in_it_is_refused(run: Run) -> None:
     run.ca.write_text(run.ca.read_text() + "-----BEGIN PRIVATE KEY-----\n")
     with pytest.raises(ValueError, match="holds a private key"):
         await run("exit 0")
+
+
+async def test_a_run_that_needs_more_memory_than_its_limit_is_ended_and_says_so(run: Run) -> None:
+    need_cgroups()
+    run.limits = Limits(memory_mb=64)
+    ended = await run("tail /dev/zero", timeout_s=60)
+    assert ended.code in (None, 128 + 9)
+    assert ended.over_limit is not None
+    assert "64 MiB" in ended.over_limit
+    assert cgroups(run) == []
+
+
+async def test_a_fork_bomb_gets_no_further_than_its_limit(run: Run) -> None:
+    need_cgroups()
+    run.limits = Limits(processes=30)
+    await run("for i in $(seq 100); do sleep 20 & done; wait", timeout_s=5)
+    assert re.search(r"[Cc]annot fork|Resource temporarily unavailable", run.stderr)
+    assert cgroups(run) == []
+
+
+async def test_a_disk_that_is_full_by_its_limit_ends_the_run(run: Run) -> None:
+    run.limits = Limits(disk_mb=5)
+    ended = await run("head -c 20000000 /dev/zero > big; sleep 60", timeout_s=50)
+    assert (ended.code, ended.timed_out) == (None, False)
+    assert ended.over_limit is not None
+    assert "the limit is 5 MiB" in ended.over_limit
+
+
+async def test_cpu_time_is_shared_out(run: Run) -> None:
+    need_cgroups()
+    run.limits = Limits(cpus=0.2)
+    await run("timeout 3 sh -c 'while :; do :; done'; cat /proc/self/stat > /dev/null; times")
+    user = run.stdout.splitlines()[1].split()[0]
+    minutes, seconds = user.rstrip("s").split("m")
+    assert int(minutes) * 60 + float(seconds) < 1.5, "a fifth of three seconds, and some"
+
+
+def need_cgroups() -> None:
+    try:
+        Cgroup.make("probe", Limits(memory_mb=64)).remove()
+    except OSError as error:
+        need([str(error)])
+
+
+def cgroups(run: Run) -> list[Path]:
+    """Control groups that polar made for the run and that are still there."""
+    return list(Path("/sys/fs/cgroup").glob(f"**/polar-{run.marker}*"))

@@ -47,6 +47,8 @@ async def judge(
         exit_code=exit_code,
         valid_calls=valid_calls,
         task=task or {},
+        image=None,
+        workdir=None,
         task_folder=workspace.parent,
     )
     return await evaluator.evaluate(finished)

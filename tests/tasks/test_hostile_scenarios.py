@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from polar_mitm.tasks.place import Place
 from polar_mitm.tasks.scenario import Scenario, ScenarioError, load
 from polar_mitm.tasks.workspace import Workspace
 
@@ -47,5 +48,5 @@ async def test_a_workspace_that_holds_the_runs_is_copied_without_them(tmp_path: 
     )
     session = tmp_path / "runs" / "ses_1"
     session.mkdir(parents=True)
-    workspace = await Workspace.prepare(session, scenario)
+    workspace = await Workspace.prepare(session, scenario, Place())
     assert sorted(path.name for path in workspace.path.iterdir()) == ["a.txt"]

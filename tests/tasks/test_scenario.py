@@ -179,7 +179,7 @@ BAD = {
     ),
     "unknown sandbox": (
         f"instruction: hi\nsandbox: vm\n{EVALUATOR}",
-        ":2: sandbox: expected one of host, bwrap; got 'vm'",
+        ":2: sandbox: expected one of host, bwrap, container; got 'vm'",
     ),
     "unknown intercept": (
         f"instruction: hi\nintercept: mitm\n{EVALUATOR}",

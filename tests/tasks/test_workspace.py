@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from polar_mitm.tasks.evaluators import SessionCompleted
+from polar_mitm.tasks.place import Place
 from polar_mitm.tasks.scenario import Scenario
 from polar_mitm.tasks.workspace import Workspace, WorkspaceError
 
@@ -69,7 +70,7 @@ def tree(folder: Path) -> dict[str, bytes | str]:
 
 
 async def test_without_a_folder_the_workspace_is_empty_but_for_files(start: Path, session: Path) -> None:
-    workspace = await Workspace.prepare(session, scenario(start, workspace=None, files={"a/b.txt": "b\n"}))
+    workspace = await Workspace.prepare(session, scenario(start, workspace=None, files={"a/b.txt": "b\n"}), Place())
     assert tree(workspace.path) == {"a/b.txt": b"b\n"}
 
 
@@ -78,7 +79,7 @@ async def test_the_folder_is_copied_with_links_and_files_win(start: Path, sessio
     (start / "keep.txt").write_text("kept\n")
     (start / "link").symlink_to("keep.txt")
     (start / "dangling").symlink_to("/nowhere")
-    workspace = await Workspace.prepare(session, scenario(start, files={"a.txt": "file's\n"}))
+    workspace = await Workspace.prepare(session, scenario(start, files={"a.txt": "file's\n"}), Place())
     assert tree(workspace.path) == {
         "a.txt": b"file's\n",
         "keep.txt": b"kept\n",
@@ -93,9 +94,9 @@ async def test_a_file_never_leads_out_of_the_workspace_by_a_link(start: Path, se
     (start / "door").symlink_to(tmp_path / "outside")
     (start / "note.txt").symlink_to(tmp_path / "outside" / "note.txt")
     with pytest.raises(WorkspaceError, match="leads out of the workspace"):
-        await Workspace.prepare(session, scenario(start, files={"door/x": "x"}))
+        await Workspace.prepare(session, scenario(start, files={"door/x": "x"}), Place())
     shutil.rmtree(session / "workspace")
-    await Workspace.prepare(session, scenario(start, files={"note.txt": "x"}))
+    await Workspace.prepare(session, scenario(start, files={"note.txt": "x"}), Place())
     assert list((tmp_path / "outside").iterdir()) == []
 
 
@@ -103,7 +104,7 @@ async def test_a_run_that_changed_nothing_has_an_empty_diff_and_nothing_is_left_
     start: Path, session: Path
 ) -> None:
     (start / "a.txt").write_text("a\n")
-    workspace = await Workspace.prepare(session, scenario(start))
+    workspace = await Workspace.prepare(session, scenario(start), Place())
     assert await workspace.diff() == b""
     assert names(session) == ["workspace"]
     assert names(workspace.path) == ["a.txt"]
@@ -116,7 +117,7 @@ async def test_the_diff_makes_the_start_state_into_the_end_state(start: Path, se
     (start / "sub" / "change.txt").write_text("1\n2\n3\n")
     (start / "link").symlink_to("sub")
     (start / ".gitignore").write_text("*.log\n")
-    workspace = await Workspace.prepare(session, scenario(start))
+    workspace = await Workspace.prepare(session, scenario(start), Place())
     path = workspace.path
     (path / "gone.txt").unlink()
     (path / "sub" / "mode.sh").chmod(0o755)
@@ -145,7 +146,7 @@ async def test_repositories_in_the_workspace_stay_as_they_are_and_hide_nothing(s
     (start / "nested").mkdir()
     git(start / "nested", "init", "--quiet")  # without a commit, which `git add` refuses
     (start / "nested" / "inner.txt").write_text("before\n")
-    workspace = await Workspace.prepare(session, scenario(start))
+    workspace = await Workspace.prepare(session, scenario(start), Place())
     (workspace.path / "nested" / "inner.txt").write_text("after\n")
     (workspace.path / "a.txt").write_text("changed\n")
     git(workspace.path, "commit", "--quiet", "-am", "by the harness")
@@ -167,7 +168,7 @@ async def test_attributes_of_the_workspace_change_nothing_in_the_diff(start: Pat
     )
     (start / "a.txt").write_bytes(b"one\r\n$Id$\r\n")
     (start / "b.x").write_bytes(b"plain\n")
-    workspace = await Workspace.prepare(session, scenario(start))
+    workspace = await Workspace.prepare(session, scenario(start), Place())
     (workspace.path / "a.txt").write_bytes(b"two\r\n$Id$\r\n")
     diff = await workspace.diff()
     assert b"-one\r\n+two\r\n $Id$\r\n" in diff
@@ -180,14 +181,14 @@ async def test_the_users_git_configuration_and_environment_are_not_read(
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("GIT_DIR", "/nowhere")
     monkeypatch.setenv("GIT_INDEX_FILE", "/nowhere/index")
-    workspace = await Workspace.prepare(session, scenario(start))
+    workspace = await Workspace.prepare(session, scenario(start), Place())
     (workspace.path / "a.txt").write_text("a\n")
     assert (await workspace.diff()).startswith(b"diff --git a/a.txt b/a.txt\nnew file")
 
 
 async def test_a_workspace_that_the_harness_removed_is_a_diff_of_deletions(start: Path, session: Path) -> None:
     (start / "a.txt").write_text("a\n")
-    workspace = await Workspace.prepare(session, scenario(start))
+    workspace = await Workspace.prepare(session, scenario(start), Place())
     shutil.rmtree(workspace.path)
     assert b"deleted file mode 100644" in await workspace.diff()
 
@@ -197,4 +198,4 @@ async def test_a_machine_without_git_is_told_how_to_get_it(
 ) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(WorkspaceError, match="git is not installed: apt-get install git"):
-        await Workspace.prepare(session, scenario(start))
+        await Workspace.prepare(session, scenario(start), Place())

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict
@@ -25,6 +25,10 @@ class Finished:
     valid_calls: int
     task: Mapping[str, Any]
     """The task's line of its task set; empty where there is none."""
+    image: str | None
+    """What the harness's container left, where it ran in one."""
+    workdir: PurePosixPath | None
+    """Where the task wants its workspace; None is the sandbox's own place."""
     task_folder: Path
     """What the paths in an evaluator's fields are relative to: the scenario's folder."""
 

@@ -68,7 +68,9 @@ async def run(
             await asyncio.to_thread(_snapshot, finished.workspace, workspace)
         except (OSError, shutil.Error) as error:
             return Evaluation.failed(f"the workspace could not be copied for its evaluation: {error}")
-        layout = finished.sandbox.layout(workspace=workspace, home=home, ca=None, proxy_port=0, base_port=0)
+        layout = finished.sandbox.layout(
+            workspace=workspace, home=home, ca=None, proxy_port=0, base_port=0, workdir=finished.workdir
+        )
         spec = RunSpec(
             argv=[word.replace("{home}", str(layout.home)) for word in argv],
             env={
@@ -86,6 +88,8 @@ async def run(
             timeout_s=timeout_s,
             marker=f"{finished.session_id}.evaluator",
             read_only=list(read_only),
+            image=finished.image,
+            workdir=finished.workdir,
         )
         try:
             ended = await finished.sandbox.run(spec)

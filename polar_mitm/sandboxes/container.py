@@ -1,0 +1,246 @@
+"""The `container` sandbox: the program runs in a container of podman or docker, from an image of the task's.
+
+The container has no network; what the program may reach comes as unix sockets, each bridged to a port of its loopback
+by this machine's `socat`, which is mounted with its own loader and libraries, so that any image will do. The program is
+the container's root, so that it can install what it needs, and polar's own user where polar is not root.
+"""
+
+import asyncio
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from functools import cache
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+from polar_mitm.home import home
+from polar_mitm.sandboxes.base import Exit, Layout, RunSpec, SandboxError, ended, to_the_end
+from polar_mitm.sandboxes.images import engine, run_arguments, said
+from polar_mitm.sandboxes.limits import Cgroup
+from polar_mitm.sandboxes.scratch import prefix
+from polar_mitm.sandboxes.trust import write_bundle
+
+WORKSPACE: Final = PurePosixPath("/workspace")
+HOME: Final = PurePosixPath("/polar/home")
+CA: Final = PurePosixPath("/polar/ca.pem")
+CA_BUNDLE: Final = PurePosixPath("/polar/ca-bundle.pem")
+PROXY_PORT: Final = 29080
+BASE_PORT: Final = 29081
+
+KILLED: Final = 128 + signal.SIGKILL
+
+KEPT: Final = "localhost/polar-kept"
+"""Images of what containers left, tagged by session."""
+# Take the environment from its file, which no command line shows; the image's own PATH comes last. Start a socat for
+# each port before "--", wait until each listens, say so, become the program. The image may have nothing but a shell.
+_ENTRY: Final = """
+image_path=$PATH
+. /polar/env
+PATH=$PATH:$image_path
+unset image_path
+while [ "$1" != -- ]; do
+  (/polar/socat/run "TCP-LISTEN:$1,bind=127.0.0.1,fork,reuseaddr" "UNIX-CONNECT:/polar/$1.sock" </dev/null >/dev/null &)
+  tries=0
+  until /polar/socat/run -u OPEN:/dev/null "TCP:127.0.0.1:$1" 2>/dev/null; do
+    tries=$((tries + 1))
+    if [ "$tries" -gt 500 ]; then echo "polar: the bridge on port $1 did not open" >&2; exit 125; fi
+  done
+  shift
+done
+shift
+if command -v "$1" >/dev/null; then echo started > /polar/status; exec "$@"; fi
+echo "$1: No such file" >&2
+"""
+
+
+class Container:
+    NAME = "container"
+
+    def check(self) -> list[str]:
+        try:
+            engine()
+            _socat()
+        except SandboxError as error:
+            return [str(error)]
+        return []
+
+    def layout(
+        self,
+        *,
+        workspace: Path,
+        home: Path,
+        ca: Path | None,
+        proxy_port: int,
+        base_port: int,
+        workdir: PurePosixPath | None = None,
+    ) -> Layout:
+        """The same in every run of a task, whatever the host's paths and ports are."""
+        return Layout(
+            workspace=workdir or WORKSPACE,
+            home=HOME,
+            ca=CA if ca else None,
+            ca_bundle=CA_BUNDLE if ca else None,
+            proxy_port=PROXY_PORT,
+            base_port=BASE_PORT,
+        )
+
+    async def run(self, spec: RunSpec) -> Exit:
+        if spec.image is None:
+            raise SandboxError("the container sandbox needs an image: name one, or a Dockerfile, in the scenario")
+        variant = await asyncio.to_thread(run_arguments, spec.image)
+        started = time.monotonic()
+        name = _name(spec.marker)
+        scratch = tempfile.TemporaryDirectory(prefix=prefix(spec.marker))
+        status, environment = Path(scratch.name) / "status", Path(scratch.name) / "env"
+        status.touch()
+        environment.write_text("".join(f"export {key}={shlex.quote(value)}\n" for key, value in spec.env.items()))
+        arguments = [*variant, "--name", name, *_arguments(spec, Path(scratch.name)), spec.image, *_program(spec)]
+        try:
+            process = await _start([engine(), "run", *arguments], spec, Path(scratch.name))
+            try:
+                timed_out, over = await ended(process, spec, Cgroup())
+            finally:
+                await to_the_end(_end(name, process))
+            seconds = time.monotonic() - started
+            code = await asyncio.to_thread(_exit_code, name)
+            if code == KILLED and not timed_out and spec.limits.memory_mb is not None:
+                over = over or f"it was killed; its processes may have {spec.limits.memory_mb} MiB of memory"
+            started_at_all = bool(status.read_text())
+            image = await asyncio.to_thread(_commit, name, spec.marker) if spec.keep else None
+        finally:
+            await to_the_end(asyncio.to_thread(said, "rm", "--force", "--volumes", name))
+            scratch.cleanup()
+        if timed_out or (over and code == KILLED):
+            return Exit(None, timed_out, seconds, over, image)
+        if code is None or not started_at_all:
+            raise SandboxError(f"{spec.argv[0]} could not be run: {_tail(spec.stderr)}")
+        return Exit(code, False, seconds, over, image)
+
+    def sweep(self, marker: str) -> None:
+        with suppress(SandboxError):
+            said("rm", "--force", "--volumes", _name(marker))
+            said("rm", "--force", "--volumes", _name(f"{marker}.evaluator"))
+            said("rmi", "--force", f"{KEPT}:{marker}")
+
+
+def _name(marker: str) -> str:
+    return f"polar-{re.sub(r'[^A-Za-z0-9_.-]', '-', marker)}"
+
+
+@cache
+def _socat() -> Path:
+    """A folder with this machine's socat, its loader and libraries, and `run`, which starts it in any image."""
+    program = shutil.which("socat")
+    if program is None:
+        raise SandboxError("socat is not installed: apt-get install socat (Debian, Ubuntu), apk add socat (Alpine)")
+    listed = subprocess.run(["ldd", program], capture_output=True, text=True, check=False).stdout
+    libraries = [Path(path) for path in re.findall(r"(/\S+) \(0x", listed)]
+    loader = next((path for path in libraries if path.name.startswith("ld-")), None)
+    folder = home() / "socat"
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in (Path(program), *libraries):
+        target = folder / path.name
+        if not target.exists() or target.stat().st_size != path.stat().st_size:
+            scratch = folder / f".{path.name}.{os.getpid()}"
+            shutil.copyfile(path, scratch)
+            scratch.chmod(0o755)
+            scratch.replace(target)
+    start = f"/polar/socat/{loader.name} --library-path /polar/socat " if loader else ""
+    run = folder / "run"
+    run.write_text(f'#!/bin/sh\nexec {start}/polar/socat/{Path(program).name} "$@"\n')
+    run.chmod(0o755)
+    return folder
+
+
+def _arguments(spec: RunSpec, scratch: Path) -> Iterator[str]:
+    yield from ("--network", "none", "--pull", "never", "--interactive")
+    if _has_init():
+        yield "--init"  # reaps what the program leaves behind
+    yield from (
+        "--security-opt",
+        "no-new-privileges",
+        "--hostname",
+        "polar",
+        "--workdir",
+        str(spec.workdir or WORKSPACE),
+    )
+    yield from ("--cap-drop", "NET_BIND_SERVICE", "--cap-drop", "MKNOD", "--cap-drop", "SYS_CHROOT")
+    yield from ("--entrypoint", "")
+    if os.geteuid() != 0:
+        yield from ("--user", f"{os.geteuid()}:{os.getegid()}")
+    limits = spec.limits
+    if limits.memory_mb is not None:
+        yield from ("--memory", f"{limits.memory_mb}m")
+    if limits.cpus is not None:
+        yield from ("--cpus", str(limits.cpus))
+    if limits.processes is not None:
+        yield from ("--pids-limit", str(limits.processes))
+    yield from ("--volume", f"{scratch / 'env'}:/polar/env:ro", "--volume", f"{scratch / 'status'}:/polar/status")
+    mounts = {spec.workspace: spec.workdir or WORKSPACE, spec.home: HOME}
+    for outside, inside in mounts.items():
+        yield from ("--volume", f"{outside}:{inside}")
+    for folder in spec.read_only:
+        yield from ("--volume", f"{folder}:{folder}:ro")
+    if spec.ca is not None:
+        yield from ("--volume", f"{spec.ca}:{CA}:ro", "--volume", f"{write_bundle(spec.ca)}:{CA_BUNDLE}:ro")
+    if spec.sockets:
+        yield from ("--volume", f"{_socat()}:/polar/socat:ro")
+    for port, socket in spec.sockets.items():
+        yield from ("--volume", f"{socket}:/polar/{port}.sock")
+
+
+def _has_init() -> bool:
+    return any(
+        shutil.which(name) or Path("/usr/libexec/podman", name).exists() for name in ("catatonit", "docker-init")
+    )
+
+
+def _program(spec: RunSpec) -> list[str]:
+    return ["/bin/sh", "-c", _ENTRY, "polar-bridge", *map(str, spec.sockets), "--", *spec.argv]
+
+
+async def _start(command: list[str], spec: RunSpec, folder: Path) -> asyncio.subprocess.Process:
+    with ExitStack() as files:
+        stdin = files.enter_context(spec.stdin.open("rb")) if spec.stdin else asyncio.subprocess.DEVNULL
+        stdout = files.enter_context(spec.stdout.open("wb"))
+        stderr = files.enter_context(spec.stderr.open("wb"))
+        return await asyncio.create_subprocess_exec(
+            *command, stdin=stdin, stdout=stdout, stderr=stderr, start_new_session=True, cwd=folder
+        )
+
+
+async def _end(name: str, process: asyncio.subprocess.Process) -> None:
+    if process.returncode is None:
+        await asyncio.to_thread(said, "kill", name)
+        try:
+            await asyncio.wait_for(process.wait(), 10)
+        except TimeoutError:
+            process.kill()
+            await process.wait()
+    with suppress(SandboxError):
+        await asyncio.to_thread(said, "wait", name)
+
+
+def _exit_code(name: str) -> int | None:
+    """Of the container's program; None when it never ran."""
+    answer = said("inspect", "--format", "{{.State.ExitCode}}", name)
+    return int(answer.stdout) if answer.returncode == 0 else None
+
+
+def _commit(name: str, marker: str) -> str:
+    image = f"{KEPT}:{marker}"
+    answer = said("commit", "--quiet", name, image)
+    if answer.returncode != 0:
+        raise SandboxError(f"what the container left could not be kept: {answer.stderr.strip()[-500:]}")
+    return image
+
+
+def _tail(path: Path) -> str:
+    return path.read_text(errors="replace")[-2000:].strip() or "it said nothing"

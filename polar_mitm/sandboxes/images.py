@@ -1,0 +1,101 @@
+"""The container engine of this machine, podman or docker, and its images.
+
+Which one, and arguments for its `run`, are configuration: `$POLAR_CONTAINER_ENGINE`, `$POLAR_CONTAINER_ARGS`. Without
+them podman is taken before docker, and the first arguments with which a container starts here.
+"""
+
+import os
+import shlex
+import shutil
+import subprocess
+from functools import cache
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+from polar_mitm.sandboxes.base import SandboxError
+
+STEP_S: Final = 120.0
+"""For the engine's own short commands."""
+
+# Tried in this order. Old kernels' mixed control groups need runc; a container in a container may raise no limit.
+_VARIANTS: Final = (
+    (),
+    ("--runtime", "runc"),
+    ("--runtime", "runc", "--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1000:1000"),
+    ("--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1000:1000"),
+)
+
+
+def engine() -> str:
+    """The engine's program. Raises SandboxError when there is none."""
+    wanted = os.environ.get("POLAR_CONTAINER_ENGINE")
+    for name in (wanted,) if wanted else ("podman", "docker"):
+        if found := shutil.which(name):
+            return found
+    if wanted:
+        raise SandboxError(f"$POLAR_CONTAINER_ENGINE names {wanted}, which is not installed")
+    raise SandboxError("neither podman nor docker is installed: apt-get install podman runc fuse-overlayfs")
+
+
+def said(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """What the engine says to a short command of its own. Raises SandboxError without an engine, or when it hangs."""
+    program = engine()
+    try:
+        return subprocess.run(
+            [program, *arguments], capture_output=True, text=True, timeout=STEP_S, stdin=subprocess.DEVNULL, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise SandboxError(f"{Path(program).name} {arguments[0]} did not end within {STEP_S:.0f} s") from error
+
+
+@cache
+def run_arguments(image: str) -> tuple[str, ...]:
+    """The arguments with which a container of this image starts here. Raises SandboxError with what the engine said."""
+    if given := os.environ.get("POLAR_CONTAINER_ARGS"):
+        return tuple(shlex.split(given))
+    words = ""
+    for variant in _VARIANTS:
+        tried = said("run", "--rm", *variant, "--network", "none", image, "/bin/sh", "-c", "exit 0")
+        if tried.returncode == 0:
+            return variant
+        words = words or tried.stderr.strip()[-500:]
+    raise SandboxError(
+        f"{Path(engine()).name} cannot start a container of {image} here: {words} "
+        "(other arguments for `run`: $POLAR_CONTAINER_ARGS)"
+    )
+
+
+def build(context: Path, dockerfile: Path, tag: str) -> None:
+    """Build an image from a Dockerfile. Raises SandboxError with the builder's last words."""
+    program = engine()
+    isolation = ["--isolation", "chroot"] if Path(program).name == "podman" and os.geteuid() == 0 else []
+    command = [program, "build", *isolation, "--quiet", "--tag", tag, "--file", str(dockerfile), str(context)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+    if done.returncode != 0:
+        raise SandboxError(f"{dockerfile} could not be built: {done.stderr.strip()[-2000:]}")
+
+
+def has_image(image: str) -> bool:
+    """Whether the engine has the image here; it is not asked to fetch one. Raises SandboxError without an engine."""
+    return said("image", "inspect", image).returncode == 0
+
+
+def extract(image: str, folder: PurePosixPath, target: Path) -> bool:
+    """Copy a folder out of an image to `target`, which is not there yet. False when the image has none."""
+    name = f"polar-extract-{target.parent.name}"
+    made = said("create", "--name", name, image, "/bin/true")
+    if made.returncode != 0:
+        raise SandboxError(f"no container can be made of {image}: {made.stderr.strip()[-500:]}")
+    try:
+        return said("cp", f"{name}:{folder}", str(target)).returncode == 0
+    finally:
+        said("rm", "--force", name)
+
+
+def workdir(image: str) -> PurePosixPath | None:
+    """The folder in which the image wants to be worked in; None when it does not say. Raises SandboxError."""
+    answer = said("image", "inspect", "--format", "{{.Config.WorkingDir}}", image)
+    if answer.returncode != 0:
+        raise SandboxError(f"there is no image {image} here: {answer.stderr.strip()[-500:]}")
+    path = answer.stdout.strip()
+    return PurePosixPath(path) if path not in ("", "/") else None
