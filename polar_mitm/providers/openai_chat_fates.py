@@ -95,7 +95,10 @@ FATES: Fates = {
     ),
     **under(
         "messages.*.tool_calls.*",
-        carried("id type function function.name function.arguments custom custom.name custom.input"),
+        {
+            **carried("id type function function.name function.arguments custom custom.name custom.input"),
+            "index": emulated("calls are in the order of the list"),  # what some clients keep of a stream's chunks
+        },
     ),
     **under(
         "tools.*",
@@ -137,4 +140,5 @@ IDLE: dict[str, tuple[Any, ...]] = {
     "store": (False,),
     "service_tier": ("auto", "default"),
     "verbosity": ("medium",),
+    "messages.*.annotations": ([],),
 }

@@ -3,18 +3,18 @@
 from polar_mitm.chat import Assistant, Message, Part, Text, ToolCall, ToolResult, text_of
 from polar_mitm.providers.common import Notes
 from polar_mitm.providers.fields import Fields
-from polar_mitm.providers.openai_chat_fates import FATES, READS
+from polar_mitm.providers.openai_chat_fates import FATES, IDLE, READS
 from polar_mitm.providers.openai_common import file_part, image, note_fates, placeholder, refuse, text_part
 from polar_mitm.providers.openai_freeform import freeform_arguments
 from polar_mitm.providers.openai_transcript import Transcript
 
-PART = "messages.*.content.*"
+PART, CALL = "messages.*.content.*", "messages.*.tool_calls.*"
 
 
 def messages_of(fields: Fields, notes: Notes) -> tuple[Message, ...]:
     transcript = Transcript(notes, "messages")
     for message in fields.children("messages"):
-        note_fates(notes, message, FATES, within="messages.*")
+        note_fates(notes, message, FATES, IDLE, within="messages.*")
         match message.text("role"):
             case "system" | "developer":
                 transcript.system(text_of(_content(message, notes)))
@@ -32,7 +32,7 @@ def messages_of(fields: Fields, notes: Notes) -> tuple[Message, ...]:
                 raise message.error("role", f"unknown role {role!r}; it is one of {', '.join(ROLES)}")
     messages = transcript.messages()
     if not messages:
-        raise fields.error("messages", "at least one message is needed")
+        raise fields.error("messages", "there is no content in any message")
     return messages
 
 
@@ -77,16 +77,19 @@ def _assistant(message: Fields, notes: Notes) -> Assistant:
     # Clients send reasoning back under the one name or the other, whichever their provider library knows.
     reasoning = message.text_or("reasoning_content") or message.text_or("reasoning")
     text = text_of(_content(message, notes)) or message.text_or("refusal")
-    return Assistant(text, reasoning, tuple(_history_call(call) for call in message.children("tool_calls")))
+    return Assistant(text, reasoning, tuple(_history_call(call, notes) for call in message.children("tool_calls")))
 
 
-def _history_call(call: Fields) -> ToolCall:
+def _history_call(call: Fields, notes: Notes) -> ToolCall:
+    note_fates(notes, call, FATES, within=CALL)
     match call.text_or("type", "function"):
         case "function":
             function = call.required("function")
+            note_fates(notes, function, FATES, within=f"{CALL}.function")
             return ToolCall(call.text("id"), function.text("name"), function.text_or("arguments"))
         case "custom":
             custom = call.required("custom")
+            note_fates(notes, custom, FATES, within=f"{CALL}.custom")
             return ToolCall(call.text("id"), custom.text("name"), freeform_arguments(custom.text("input")))
         case kind:
             raise call.error("type", f"unknown kind of tool call {kind!r}")

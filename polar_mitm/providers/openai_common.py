@@ -7,6 +7,7 @@ import base64
 import binascii
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
+from urllib.parse import unquote
 
 from polar_mitm.chat import CallError, Image, Json, Text, Thinking, Tool, ToolCall, ToolChoice
 from polar_mitm.providers.base import Fate, ModelCard, Request, Route
@@ -169,7 +170,7 @@ def models_route(request: Request) -> Route | None:
         return None
     if "x-goog-api-key" in request.headers or "key" in request.query:
         return None
-    words = request.path.strip("/").split("/")
+    words = [unquote(word) for word in request.path.strip("/").split("/")]
     if "models" not in words or "client_version" in request.query or "backend-api" in words:
         return None
     at = words.index("models")

@@ -183,6 +183,7 @@ def _harness_ids(request: Request, fields: Fields) -> dict[str, str]:
 
 def _echo(fields: Fields) -> Json:
     return {
+        "instructions": fields.get("instructions"),
         "max_output_tokens": fields.get("max_output_tokens"),
         "metadata": fields.object("metadata") or {},
         "parallel_tool_calls": fields.flag("parallel_tool_calls") is not False,

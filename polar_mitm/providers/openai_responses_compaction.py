@@ -49,14 +49,14 @@ def named_compaction(metadata: str) -> bool:
 def kept_messages(fields: Fields) -> list[Json]:
     """The user messages of a request's input, which a compacted conversation begins with."""
     if isinstance(fields.get("input"), str):
-        return [_user_message(fields.text("input"))]
+        return [{"status": "completed", **_user_message(fields.text("input"))}]
     items = (item for item in fields.list("input") if isinstance(item, dict) and item.get("role") == "user")
-    return [{**_user_message(item.get("content")), **item, "type": "message"} for item in items]
+    return [{"status": "completed", **item, **_user_message(item.get("content"))} for item in items]
 
 
 def _user_message(content: object) -> Json:
     parts = [{"type": "input_text", "text": content}] if isinstance(content, str) else content
-    return {"type": "message", "role": "user", "status": "completed", "content": parts}
+    return {"type": "message", "role": "user", "content": parts}
 
 
 def compaction_item(reply: ChatReply) -> Json:

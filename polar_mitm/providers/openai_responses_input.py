@@ -25,6 +25,7 @@ FOREIGN_SEAL = "sealed by another service; the model is given what is readable"
 
 PART = "input.*.content.*"
 
+READ = frozenset({"input_text", "output_text", "text", "refusal", "input_image", "input_file"})
 SCREENSHOT = "the model is given no computer"
 
 
@@ -146,14 +147,14 @@ def _content(item: Fields, name: str, notes: Notes) -> tuple[Part, ...]:
 
 def _part(fields: Fields, notes: Notes) -> Part:
     kind = fields.text("type")
+    if kind in READ:
+        note_fates(notes, fields, FATES, IDLE, within=PART)
     match kind:
         case "input_text" | "output_text" | "text":
-            note_fates(notes, fields, FATES, IDLE, within=PART)
             return text_part(fields)
         case "refusal":
             return text_part(fields, "refusal")
         case "input_image":
-            note_fates(notes, fields, FATES, IDLE, within=PART)
             if fields.has("image_url"):
                 return image(fields, "image_url", notes)
             notes.add(fields.at("file_id"), "there is no file store")

@@ -56,7 +56,6 @@ def _response(ask: ResponsesAsk, response_id: str, created: int, status: str) ->
         "background": False,
         "error": None,
         "incomplete_details": None,
-        "instructions": None,
         "model": ask.model,
         "output": [],
         "previous_response_id": None,

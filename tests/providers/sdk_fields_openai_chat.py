@@ -27,6 +27,7 @@ HARNESS_ONLY = {
     "messages.*.cache_control": "opencode, for Anthropic's models",
     "messages.*.content.*.cache_control": "qwen-code, at dashscope",
     "messages.*.content.*.image_url.cache_control": "opencode, for Anthropic's models",
+    "messages.*.tool_calls.*.index": "the openai SDK's users who send back what it made of a stream",
     "tools.*.cache_control": "qwen-code, at dashscope",
     "tools.*.function.cache_control": "pi, for Anthropic's models",
 }

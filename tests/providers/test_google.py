@@ -621,6 +621,16 @@ def test_any_json_is_parsed_or_refused_with_a_call_error(value: Any, route: Rout
         assert error.kind == "invalid_request"
 
 
+def test_proto_json_may_write_a_number_as_a_string() -> None:
+    numbers = {"maxOutputTokens": "64", "temperature": "0.5", "topK": "40", "seed": "-7", "topP": "1"}
+    asked = chat(user({"text": "hi"}), generationConfig={**numbers, "thinkingConfig": {"thinkingBudget": "-1"}})
+    assert asked.sampling == Sampling(max_tokens=64, temperature=0.5, top_k=40, seed=-7, top_p=1.0)
+    assert asked.thinking == Thinking(True)
+    for wrong in ("", "1e3", "6 4", "٣", "9" * 30):
+        with pytest.raises(CallError, match="expected an integer"):
+            chat(user({"text": "hi"}), generationConfig={"maxOutputTokens": wrong})
+
+
 def test_a_schema_nested_deeper_than_any_stack_is_refused() -> None:
     schema: Any = {"type": "STRING"}
     for _ in range(5000):

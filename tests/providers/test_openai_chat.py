@@ -133,6 +133,7 @@ def test_only_a_post_to_a_path_that_ends_in_chat_completions_is_a_call(method: s
         ("opencode.ai", "/zen/v1/models", {}, {}, None),
         ("h", "/v1/models/gpt-9", {}, {}, "gpt-9"),
         ("h", "/v1/models/org/gpt-9", {}, {}, "org/gpt-9"),
+        ("h", "/v1/models/org%2Fgpt-9", {}, {}, "org/gpt-9"),
     ],
 )
 def test_the_model_list_is_known_by_its_path(
@@ -325,6 +326,20 @@ def test_an_empty_text_part_adds_nothing_to_the_prompt() -> None:
     content.append({"type": "image_url", "image_url": {"url": PIXEL}})
     (message,) = parse(messages=[{"role": "user", "content": content}]).chat.messages
     assert [part["type"] for part in message_wire(message)["content"]] == ["text", "text", "image_url"]
+
+
+def test_what_stands_beside_a_call_of_the_history_is_noted_unless_it_says_nothing() -> None:
+    function = {"name": "bash", "arguments": ARGUMENTS}
+    kept_of_a_stream = {"id": "c", "index": 0, "type": "function", "function": function}
+    assistant: Json = {"role": "assistant", "content": None, "annotations": [], "tool_calls": [kept_of_a_stream]}
+    assert not_carried(messages=[HI, assistant, {"role": "tool", "tool_call_id": "c", "content": "ok"}]) == {}
+    signed = {**kept_of_a_stream, "extra_content": {"google": {}}, "function": {**function, "why": "x"}}
+    lost = not_carried(messages=[HI, {**assistant, "tool_calls": [signed]}])
+    assert {"messages.*.tool_calls.*.extra_content", "messages.*.tool_calls.*.function.why"} <= lost.keys()
+
+
+def test_messages_that_hold_nothing_are_refused_by_name() -> None:
+    assert refused(messages=[{"role": "user", "content": ""}]).message == "messages: there is no content in any message"
 
 
 def test_a_refusal_in_the_history_is_the_text_the_assistant_said() -> None:

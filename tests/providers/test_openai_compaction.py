@@ -142,6 +142,19 @@ def test_P079_compact_gives_the_users_messages_and_one_compaction_item() -> None
     assert openai_responses.stop_reason(body) == "completed"
 
 
+def test_P079_a_kept_message_has_a_list_of_parts_however_it_was_sent() -> None:
+    sent: list[Json] = [{"role": "user", "content": "hi"}, {"role": "user", "content": HISTORY[1]["content"]}]
+    first, second, _ = openai_responses.render(parse("/v1/responses/compact", input=sent), reply())["output"]
+    assert first == {
+        "id": "msg_0a1b0",
+        "type": "message",
+        "role": "user",
+        "status": "completed",
+        "content": [{"type": "input_text", "text": "hi"}],
+    }
+    assert second["content"] == HISTORY[1]["content"]
+
+
 def sdk(url: str) -> AsyncOpenAI:
     http = DefaultAsyncHttpxClient(trust_env=False)
     return AsyncOpenAI(base_url=f"{url}/v1", api_key="key", max_retries=0, http_client=http)

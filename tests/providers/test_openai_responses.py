@@ -620,7 +620,8 @@ def test_one_of_everything_is_taken() -> None:
 
 
 def test_a_text_reply_is_exactly_this_json() -> None:
-    ask = parse(model="gpt-x", tools=[SHELL], tool_choice="auto", temperature=0.5, metadata={"a": "b"})
+    asked: Json = {"tools": [SHELL], "tool_choice": "auto", "temperature": 0.5, "metadata": {"a": "b"}}
+    ask = parse(model="gpt-x", instructions="be kind", **asked)
     assert openai_responses.render(ask, reply("Done.")) == {
         "id": "resp_0a1b",
         "object": "response",
@@ -629,7 +630,7 @@ def test_a_text_reply_is_exactly_this_json() -> None:
         "background": False,
         "error": None,
         "incomplete_details": None,
-        "instructions": None,
+        "instructions": "be kind",
         "max_output_tokens": None,
         "metadata": {"a": "b"},
         "model": "gpt-x",
