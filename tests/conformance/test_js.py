@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from polar_mitm.harnesses import node
-from polar_mitm.harnesses.base import version_tuple
+from polar_mitm.harnesses.versions import version_tuple
 from polar_mitm.home import home
 from polar_mitm.providers.openai_responses_seal import seal
 from tests.conftest import Staged
