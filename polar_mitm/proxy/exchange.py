@@ -91,8 +91,10 @@ class Exchange:
 
     def _classified(self) -> tuple[Kind, str]:
         kind, reason = classify(self.request, self.ask, self.session.main)
-        # Where anyone may call, another opening is as likely another harness as a side request.
-        if kind == "turn" and self.session.main is None and self.session.identity.get("harness"):
+        # Where anyone may call, another opening is as likely another harness as a side request. And what offers no
+        # tools may be a side request that gave no sign of it: taken for the first turn, it would turn all signs round.
+        first = kind == "turn" and self.session.main is None and self.ask.chat.tools
+        if first and self.session.identity.get("harness"):
             self.session.main = Opening.of(self.ask.chat)
         return kind, reason
 

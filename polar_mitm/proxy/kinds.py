@@ -134,6 +134,9 @@ def _title(ask: Ask) -> str | None:
     signs = []
     if sum(len(message.parts) for message in chat.messages if isinstance(message, User)) > 1:
         signs.append("several user texts in a row")
+    properties = chat.json_schema.get("properties") if chat.json_schema else None
+    if isinstance(properties, dict) and "title" in properties:
+        signs.append("an answer under a JSON schema with a title")
     return _joined("no tools, no history, a system text about titles", [*signs, *_small(ask)])
 
 

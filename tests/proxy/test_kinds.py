@@ -89,10 +89,11 @@ def test_a_turn_is_no_side_request(asked: Ask) -> None:
         ask(said("hello"), tools=()),
         ask(SYSTEM, said("hello"), tools=()),
         ask(said("hello"), tools=(), json_schema={"type": "object"}),
+        ask(System("Write a title."), said("hello"), tools=(), json_schema={"properties": 5}),
         ask(System("Write a title for this."), said("hello"), tools=()),
         ask(said("hello"), Assistant("hi"), said(FILLER), tools=()),
     ],
-    ids=["bare", "system", "schema", "title", "history"],
+    ids=["bare", "system", "schema", "no schema", "title", "history"],
 )
 def test_a_chat_without_tools_is_a_turn_on_one_sign_alone(asked: Ask) -> None:
     assert kind(asked, main=None) == "turn"
@@ -108,8 +109,9 @@ TITLE = System("You write a title. " + FILLER)
         ask(TITLE, User((Text(FILLER), Text("fix it"))), tools=()),  # opencode on Anthropic: the turns are merged
         ask(TITLE, TASK, tools=(), sampling=Sampling(max_tokens=100)),
         ask(TITLE, TASK, tools=(), model="claude-haiku-9"),
+        ask(TITLE, TASK, tools=(), json_schema={"type": "object", "properties": {"title": {"type": "string"}}}),
     ],
-    ids=["two texts", "two parts", "small answer", "small model"],
+    ids=["two texts", "two parts", "small answer", "small model", "schema"],  # the last is Claude Code's, in a terminal
 )
 def test_P161_a_title_request_is_told_by_its_shape_before_and_after_the_first_turn(asked: Ask) -> None:
     assert kind(asked, main=None) == kind(asked) == "title"
@@ -309,6 +311,17 @@ async def test_an_unmarked_sub_agent_is_told_only_where_the_session_is_one_run_o
         for sent in (with_tool(CHAT), other):
             assert (await on.post(sent, session=session)).status == 200
         assert [call.origin.kind for call in on.calls(session)] == ["turn", "subagent" if harness else "turn"]
+
+
+async def test_a_side_request_that_comes_first_and_gives_no_sign_is_not_what_turns_are_held_against(
+    stage: Staged,
+) -> None:
+    unsigned = body(CHAT, messages=chat(("system", FILLER), ("user", "Look there.")))
+    async with stage() as on:
+        session = on.open_session(identity={"harness": "claude-code"})
+        for sent in (unsigned, with_tool(CHAT), with_tool(CHAT)):
+            assert (await on.post(sent, session=session)).status == 200
+        assert [call.origin.kind for call in on.calls(session)] == ["turn", "turn", "turn"]
 
 
 async def test_a_sub_agent_and_the_main_turn_at_once_are_told_apart(stage: Staged) -> None:
