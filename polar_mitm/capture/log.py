@@ -163,6 +163,7 @@ class CallLog:
             checks=checks.model_copy(update={"prefix": relation, "common_prefix_len": shared}),
             delivery=call.delivery,
             error=call.error,
+            imported=call.imported,
         )
 
     def _write(self, text: bytes) -> None:

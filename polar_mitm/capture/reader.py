@@ -119,6 +119,7 @@ def _whole(line: CallLine, bodies: dict[str, dict[str, Any]], prompt_ids: list[i
         checks=line.checks,
         delivery=line.delivery,
         error=line.error,
+        imported=line.imported,
     )
 
 

@@ -175,6 +175,8 @@ class Call(Part):
     checks: Checks
     delivery: Delivery
     error: Failure | None = None
+    imported: dict[str, Any] | None = None
+    """Of a call that another program captured: what it wrote of it that this record has no field for."""
 
 
 class Named(Part):
@@ -214,3 +216,4 @@ class CallLine(Part):
     checks: Checks
     delivery: Delivery
     error: Failure | None = None
+    imported: dict[str, Any] | None = None
