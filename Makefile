@@ -27,12 +27,12 @@ test: setup ## all set-up, then linters and every test, the live ones on a real 
 	@$(BIN)/polar harness install $(HARNESSES)
 	@$(BIN)/polar model install tiny
 	@$(BIN)/python -m tests.loaders.environments
-	@$(MAKE) --no-print-directory lint
+	@$(MAKE) --no-print-directory browser lint
 	$(BIN)/python -m pytest $(TESTS)
 
 .PHONY: test-fast
-test-fast: $(READY) ## the tests that need no engine, harness or sandbox
-	$(BIN)/python -m pytest -m "not live" $(TESTS)
+test-fast: $(READY) ## the tests that need no engine, harness, sandbox or browser
+	$(BIN)/python -m pytest -m "not live and not browser" $(TESTS)
 
 .PHONY: lint
 lint: $(READY) ## ruff, mypy, import-linter
@@ -116,6 +116,23 @@ container-tools:
 		fi; \
 		$(BIN)/polar sandbox image; \
 	fi
+
+# Chromium, for the tests of what a person sees. Only they need it.
+.PHONY: browser
+browser:
+	@if ! command -v chromium >/dev/null && ! command -v google-chrome >/dev/null; then \
+		if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+			echo "Installing chromium"; \
+			{ apt-get update && apt-get install -y --no-install-recommends chromium fonts-dejavu-core \
+				fonts-noto-color-emoji; } >/tmp/polar-apt.log 2>&1 || { tail -5 /tmp/polar-apt.log >&2; exit 3; }; \
+		else \
+			echo "note: Chromium is needed for the tests of pages; install it with your package manager" >&2; \
+		fi; \
+	fi
+
+.PHONY: screenshots
+screenshots: $(READY) browser ## draw the pictures of docs/ anew, as the browser tests see them
+	@POLAR_SCREENSHOTS=$(CURDIR)/docs $(BIN)/python -m pytest -q tests/browser
 
 .PHONY: clean
 clean: ## remove the environment and the caches of this folder; runs/ and ~/.cache/polar-mitm stay

@@ -70,7 +70,9 @@ def show_totals(console: Console, totals: Totals) -> None:
 def show_breaks(console: Console, path: Path, breaks: Sequence[Break], vocabulary: Vocabulary | None) -> None:
     """Each with the cause and both sides around the first token that differs, which ▸ stands before."""
     console.print()
-    console.print(Text(visible(f"{path}: {len(breaks)} breaks"), style="bold"), soft_wrap=True)
+    console.print(
+        Text(visible(f"{path}: {len(breaks)} break{'' if len(breaks) == 1 else 's'}"), style="bold"), soft_wrap=True
+    )
     for broken in breaks:
         where = f"{broken.call_id} leaves {broken.parent_call_id} at token {broken.position:,}: "
         console.print(Text(visible(where)).append(broken.cause, style="bold yellow"), soft_wrap=True)

@@ -59,6 +59,7 @@ def with_model(world: World, home: Path) -> None:
 def a_long_day(session_id: str = "ses_1", **record: Any) -> World:
     """Five turns with tools, a fork where arguments came back re-rendered, a forced turn, a sub-agent, a title."""
     world = World(Template(spaced=True), session_id, harness="pi", scenario="mend the total", **record)
+    world.clock = 1_796_000_000.0
     talk = world.talk("You mend small programs.", "The total in report.py is wrong. Find out why and mend it.")
     world.answer(talk.copy(kind="title", tools=[]), "Mending a total", append=False)
     world.answer(talk, "I read the file first.", tool="read", arguments='{"path": "report.py"}', forced=((0, 4),))
@@ -71,8 +72,11 @@ def a_long_day(session_id: str = "ses_1", **record: Any) -> World:
     talk.tool("42\n")
     world.answer(talk, "Done: report.py prints 42, as counted by hand.")
     for place, call in enumerate(world.calls):
-        assert call.response
+        assert call.response and call.engine
+        call.identity.harness = "pi"
+        call.engine.logprobs_mode = "raw_logprobs"
+        call.delivery.bytes_sent = 40 * len(call.response.response_ids)
         call.response.logprobs = [
-            -(((place + 3) * (n * n + 5)) % 23) / 7 for n in range(len(call.response.response_ids))
+            -((((place + 3) * (n * n + 5)) % 23) ** 2) / 80 for n in range(len(call.response.response_ids))
         ]
     return world
