@@ -1,7 +1,7 @@
 """The addon for a person who looks at flows, live or saved: the content view, rewards on comments, two commands.
 
 polar.session ses_01a22b…            show only the flows of that session; without a name, all of them
-polar.export @shown folder           write these flows' calls as `folder/<session>/calls.jsonl`
+polar.export @shown folder           write these flows' sessions into folders: calls, record, trajectory
 """
 
 import logging
@@ -20,6 +20,9 @@ from polar_mitm.capture.record import Call
 from polar_mitm.capture.session import SessionFileError, SessionFolder, SessionRecord
 from polar_mitm.proxy.content_view import TokensView
 from polar_mitm.proxy.view import comment, recorded
+from polar_mitm.trajectory.builders import Options, build
+from polar_mitm.trajectory.ledger import LedgerError
+from polar_mitm.trajectory.seen import TrajectoryError
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +40,8 @@ class Look:
 
     def requestheaders(self, flow: HTTPFlow) -> None:
         """A saved flow: its session's reward, which came after it, joins the comment, if that is still polar's own."""
-        if flow.live or (session := _session_beside(flow)) is None or session.reward is None:
+        session = None if flow.live else _record_of(str(flow.metadata.get(SESSION)))
+        if session is None or session.reward is None:
             return
         try:
             call = recorded(flow)
@@ -64,20 +68,25 @@ class Look:
 
     @command.command("polar.export")  # type: ignore[untyped-decorator]
     def export(self, flows: Sequence[Flow], folder: types.Path) -> str:
-        """Write the calls of these flows into a folder, `<session>/calls.jsonl`, as polar itself captures them."""
+        """Write the calls of these flows into a folder, each session as polar itself captures it, and its trajectory.
+
+        `<session>/calls.jsonl`, `session.json` and `trajectory.json`: what `polar calls` and `polar traces` read.
+        """
         calls = _calls_by_session(flows)
         if not calls:
             raise exceptions.CommandError("none of these flows is a call of polar's")
         written = []
         for session_id, of_session in calls.items():
-            path = SessionFolder(Path(folder).expanduser() / session_id).calls
+            path = Path(folder).expanduser() / session_id
             if path.exists():
                 raise exceptions.CommandError(f"{path} is there already")
             try:
-                _write(path, of_session)
+                traces = _write(path, of_session)
             except (OSError, CallLogError) as error:
                 raise exceptions.CommandError(f"{path} can't be written: {error}") from error
-            written.append(f"{path}: {len(of_session)} calls")
+            except (TrajectoryError, LedgerError) as error:
+                raise exceptions.CommandError(f"{path} has the calls, but no trajectory: {error}") from error
+            written.append(f"{path}: {len(of_session)} calls, {traces} traces")
         return "\n".join(written)
 
 
@@ -107,18 +116,36 @@ def _safe(session_id: str) -> str:
     return session_id
 
 
-def _write(path: Path, calls: Iterable[Call]) -> None:
-    with CallLog(path) as log:
+def _write(path: Path, calls: Sequence[Call]) -> int:
+    """Returns the number of traces."""
+    folder = SessionFolder.create(path.parent, path.name)
+    with CallLog(folder.calls) as log:
         for call in calls:
             log.append(call)
+        counts = {"calls": log.calls, "prompt_tokens": log.prompt_tokens, "response_tokens": log.response_tokens}
+    known = _record_of(path.name)
+    if known is None:
+        known = SessionRecord(
+            session_id=path.name,
+            started_at=min(call.identity.started_at for call in calls),
+            finished_at=max(call.identity.finished_at for call in calls),
+            status="completed",
+            status_reason="written from its flows, which do not say how it ended",
+        )
+    folder.write(known.model_copy(update={**counts, "seal": None}))
+    # Without a reward nothing of it would be trained; here a person wants to see what could be.
+    trajectory = build(path, Options(unrewarded="keep"))
+    (path / "trajectory.json").write_text(trajectory.model_dump_json(by_alias=True), encoding="utf-8")
+    return len(trajectory.traces)
 
 
-def _session_beside(flow: HTTPFlow) -> SessionRecord | None:
-    """The record of the flow's session, where it lies beside the file that the flow was read from."""
-    if SESSION not in flow.metadata or not ctx.options.rfile:
+def _record_of(session_id: str) -> SessionRecord | None:
+    """The session's record, where it lies beside the file that the flows were read from."""
+    read_from = getattr(ctx.options, "rfile", None)
+    if not read_from:
         return None
     try:
-        session = SessionFolder(Path(ctx.options.rfile).expanduser().parent).load()
+        session = SessionFolder(Path(read_from).expanduser().parent).load()
     except (OSError, SessionFileError):
         return None
-    return session if session.session_id == flow.metadata[SESSION] else None
+    return session if session.session_id == session_id else None

@@ -33,6 +33,7 @@ def save(world: World, folder: SessionFolder) -> None:
 
 def flow_of(call: Call) -> tflow.http.HTTPFlow:
     """The call as a client of the Anthropic API would have made it."""
+    call.origin.provider, call.origin.path = "anthropic", "/v1/messages"
     asked = {"model": "claude", "max_tokens": 1024, "messages": call.request.messages[1:]}
     headers = Headers(content_type="application/json", x_api_key="redacted")
     request = tutils.treq(

@@ -39,5 +39,6 @@ async def test_tokens_are_coloured_on_a_terminal(
         file.write_text(html)
         seen = await window(browser, "desktop")
         await seen.page.goto(file.as_uri())
+        await seen.page.add_style_tag(content="pre { white-space: pre-wrap; width: 100ch; padding: 1ch }")
         await seen.page.locator("pre").screenshot(path=keep(f"polar-{name}"))
         assert seen.complaints == []

@@ -8,11 +8,14 @@ from mitmproxy import exceptions
 from mitmproxy.addons.view import View
 from mitmproxy.http import HTTPFlow
 from mitmproxy.test import taddons, tflow
+from typer.testing import CliRunner
 
 from polar_mitm.capture.reader import read_calls
 from polar_mitm.capture.session import SessionFolder, SessionRecord
+from polar_mitm.cli import app
 from polar_mitm.proxy.look import SESSION, Look
 from polar_mitm.proxy.view import annotate, comment, recorded
+from polar_mitm.trajectory.trace import Trajectory
 from tests.capture.samples import assistant, make_call, user
 
 NAMES = ("ses_01a22a52e159930b", "ses_02b")
@@ -26,7 +29,7 @@ def mitmproxy() -> Iterator[taddons.context]:
 
 def flow_of(name: str, call_id: str, turn: int = 1, *, live: bool = False) -> HTTPFlow:
     said = [user("Hi."), *[assistant("Yes?"), user("Go.")] * (turn - 1)]
-    call = make_call(call_id, said, list(range(10 * turn)))
+    call = make_call(call_id, said, [1, 2, 3, *[4, 5, 6] * (turn - 1)])
     call.identity.session_id = name
     call.identity.finished_at = float(turn)
     flow = tflow.tflow(resp=True)
@@ -71,11 +74,15 @@ def test_exported_calls_are_what_was_captured_in_the_order_they_ended(
     first, second = flow_of(NAMES[0], "call_1", 1), flow_of(NAMES[0], "call_2", 2)
     put(mitmproxy, second, first, flow_of(NAMES[1], "call_3"), tflow.tflow())
     said = mitmproxy.master.commands.execute(f"polar.export @all {tmp_path / 'out'}")
-    assert f"{tmp_path}/out/{NAMES[0]}/calls.jsonl: 2 calls" in said
+    assert f"{tmp_path}/out/{NAMES[0]}: 2 calls, 1 traces" in said
     written = list(read_calls(tmp_path / "out" / NAMES[0] / "calls.jsonl"))
     assert [call.identity.call_id for call in written] == ["call_1", "call_2"]
-    assert written[1].prompt_ids == list(range(20))
+    assert written[1].prompt_ids == [1, 2, 3, 4, 5, 6]
     assert (tmp_path / "out" / NAMES[1] / "calls.jsonl").exists()
+    trajectory = Trajectory.model_validate_json((tmp_path / "out" / NAMES[0] / "trajectory.json").read_bytes())
+    assert trajectory.ledger.sampled == trajectory.ledger.bins["trained"] == 4
+    shown = CliRunner().invoke(app, ["traces", str(tmp_path / "out")])
+    assert shown.exit_code == 0 and "2 sessions, 3 calls" in shown.output
     with pytest.raises(exceptions.CommandError, match="is there already"):
         mitmproxy.master.commands.execute(f"polar.export @all {tmp_path / 'out'}")
 
