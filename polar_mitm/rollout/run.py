@@ -7,6 +7,7 @@ from pathlib import Path
 
 from polar_mitm.engine.client import Engine
 from polar_mitm.harnesses import HARNESSES
+from polar_mitm.harnesses.window import too_long
 from polar_mitm.proxy.addons import core
 from polar_mitm.proxy.border import Border
 from polar_mitm.proxy.master import EmbeddedProxy
@@ -38,7 +39,7 @@ async def run_tasks(
     Raises NotReady, HarnessMissing, RunBusy and ProxyFailed before any sample starts.
     On cancellation every running sample is ended and closed first.
     """
-    await _check([scenario for scenario, _ in work], out)
+    await _check([scenario for scenario, _ in work], engine, out)
     with held(out, alone=resume):
         kept = await asyncio.to_thread(take_up, out) if resume else Kept()
         border = Border()
@@ -68,9 +69,12 @@ async def run_tasks(
     return [sample.result() for sample in running]
 
 
-async def _check(scenarios: Sequence[Scenario], out: Path) -> None:
-    for scenario in scenarios:
-        HARNESSES[scenario.harness].find()
+async def _check(scenarios: Sequence[Scenario], engine: Engine, out: Path) -> None:
+    window = engine.capabilities.max_model_len
+    for name in dict.fromkeys(scenario.harness for scenario in scenarios):
+        HARNESSES[name].find()
+        if window and (why := too_long(HARNESSES[name], window, HARNESSES.values())):
+            raise NotReady(why)
     for name in sorted({scenario.sandbox for scenario in scenarios}):
         if problems := await asyncio.to_thread(SANDBOXES[name].check):
             raise NotReady(f"sandbox {name}: " + "; ".join(problems))

@@ -7,9 +7,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from polar_mitm.capture.record import Call
 from polar_mitm.capture.session import (
-    Ending,
     SessionEngine,
     SessionFolder,
     SessionLog,
@@ -21,6 +19,7 @@ from polar_mitm.harnesses.base import Access, Harness, Installed, Prepared
 from polar_mitm.proxy.border import Border
 from polar_mitm.proxy.master import EmbeddedProxy
 from polar_mitm.proxy.sessions import Session, Step
+from polar_mitm.rollout.judging import judge, printed
 from polar_mitm.rollout.outcome import Outcome, calls_of
 from polar_mitm.sandboxes.base import Exit, Layout, RunSpec, Sandbox, SandboxError
 from polar_mitm.sandboxes.bridge import UnixBridge
@@ -34,9 +33,6 @@ logger = logging.getLogger(__name__)
 
 UNKNOWN_WINDOW = 32_768
 """Tokens that a harness plans with when the engine does not tell its window."""
-
-STDERR_TAIL = 400
-"""Characters of the harness's last words that go into the reason of a failed session."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -126,17 +122,13 @@ async def _grade(
     ended: Exit,
 ) -> None:
     """What came of it: the answer, the workspace's diff, the reward, the session's status."""
-    stdout = folder.stdout.read_text(errors="replace") if folder.stdout.exists() else ""
+    stdout = await asyncio.to_thread(printed, folder.stdout)
     answer = job.harness.answer(stdout, folder.path / "home")
     folder.answer.write_text(answer, errors="replace")  # JSON can hold halves of surrogate pairs
     calls = calls_of(folder)
     folder.workspace_diff.write_bytes(await workspace.diff())
-    status, reason = _status(ended, folder, calls)
-    taken = sum(1 for call in calls if call.response and call.response.forced and call.response.tool_calls)
-    steps = len(session.script or ())
-    if status == "completed" and taken < steps:
-        status = "failed"
-        reason = f"{taken} of the script's {steps} steps were taken: does the harness offer the tool?"
+    last_words = (await asyncio.to_thread(printed, folder.stderr)).strip() or stdout.strip()
+    status, reason = judge(ended, calls, steps=len(session.script or ()), last_words=last_words)
     record = session.log.session
     if status != "error":
         finished = Finished(
@@ -155,19 +147,6 @@ async def _grade(
         record.reward, record.rewards, record.evaluation_error = evaluation.reward, evaluation.rewards, evaluation.error
         (folder.path / "evaluator.txt").write_text(evaluation.output)
     await asyncio.to_thread(session.log.close, status, reason=reason, exit_code=ended.code)
-
-
-def _status(ended: Exit, folder: SessionFolder, calls: list[Call]) -> tuple[Ending, str | None]:
-    """A harness that ends badly without one call could not run: that is an error, not a failed attempt."""
-    if ended.timed_out:
-        return "timeout", f"stopped after {ended.seconds:.0f} s"
-    if ended.over_limit and ended.code != 0:
-        return "failed", ended.over_limit
-    if ended.code == 0:
-        return "completed", None
-    words = folder.stderr.read_text(errors="replace").strip() or folder.stdout.read_text(errors="replace").strip()
-    reason = f"exit code {ended.code}: {words[-STDERR_TAIL:]}"
-    return ("failed" if calls else "error"), reason
 
 
 def _record(job: Job, task: Task, session_id: str, sample: int, attempt: int) -> SessionRecord:
