@@ -73,6 +73,10 @@ bench-providers: $(READY) ## time reading requests and writing replies by size a
 bench-fuzz: $(READY) ## 100,000 malformed requests at the providers, 4,000 at the real proxy
 	@$(BIN)/python -m bench.fuzz
 
+.PHONY: bench-trajectory
+bench-trajectory: $(READY) ## build sessions of up to 1,000 turns and 1M tokens: time and memory a token, bytes on disk
+	@$(BIN)/python -m bench.trajectory
+
 .PHONY: lock
 lock: $(READY) ## write requirements.lock anew from pyproject.toml
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.12 --generate-hashes --no-emit-index-url \

@@ -6,6 +6,7 @@ Nothing is guessed and nothing dropped: a call that cannot be put where it belon
 each token it sampled in the ledger.
 """
 
+from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
@@ -97,7 +98,7 @@ class Building:
             reward=record.reward,
             rewards=dict(record.rewards),
             traces=traces,
-            relations={name: self.relations.count(name) for name in dict.fromkeys(self.relations)},
+            relations=dict(Counter(self.relations)),
             breaks=[trace.broken_by for trace in traces if trace.broken_by is not None],
             ledger=ledger,
         )
@@ -174,6 +175,9 @@ class Building:
             finish_reason=call.finish_reason,
             policy_version=call.policy_version,
             weight_versions=call.weight_versions,
+            logprobs_mode=call.logprobs_mode,
+            sampling=call.sampling,
+            tools=[str((made.get("function") or {}).get("name")) for made in call.tool_calls],
             bin=fate.bin,
             reason="" if fate.bin == "trained" else fate.reason,
             drift=member.drift,

@@ -24,10 +24,23 @@ def fates(links: Sequence[Link], kinds: Collection[str]) -> list[Fate]:
     return _Fates(links, kinds).all()
 
 
+@dataclass(slots=True, frozen=True)
+class _Among:
+    """The valid answers to one prompt."""
+
+    chosen: str | None
+    """One that the harness went on from."""
+    disputed: bool
+    """It went on from one, and no sign tells from which."""
+    arrived: list[str]
+    """The last two that were delivered."""
+
+
 class _Fates:
     def __init__(self, links: Sequence[Link], kinds: Collection[str]) -> None:
         self.links = links
         self.kinds = kinds
+        self.groups: dict[int, _Among] = {}
         self.continued: dict[str, str] = {}
         """By call id, a call that goes on from its answer."""
         self.repeats = {
@@ -51,7 +64,7 @@ class _Fates:
             return Fate("quarantined", "another record has the same call id")
         if call.invalid is not None:
             return Fate("invalid", call.invalid)
-        if call.kind not in self.kinds and (side(call) or call.kind != "retry"):
+        if call.kind not in self.kinds:
             return Fate("side_request", f"{call.kind}: {call.kind_reason}" if call.kind_reason else call.kind)
         if follower := self.rivals.get(call.call_id):
             why = f"{follower} continues this answer or another one to the same prompt: no sign tells which"
@@ -62,20 +75,31 @@ class _Fates:
 
     def _last(self, link: Link) -> Fate:
         """Of a call that nothing continues."""
-        call, others = link.call, [sibling.call for sibling in link.siblings if sibling is not link]
-        living = [other for other in others if not other.twin and other.invalid is None]
-        if chosen := next((other for other in living if other.call_id in self.continued), None):
-            return Fate("superseded", f"the harness went on from {chosen.call_id}, which answers the same prompt")
-        if any(other.call_id in self.rivals for other in living):
+        call = link.call
+        among = self._among(link)
+        if among.chosen is not None:
+            return Fate("superseded", f"the harness went on from {among.chosen}, which answers the same prompt")
+        if among.disputed:
             return Fate("superseded", "the harness went on from another answer to the same prompt")
-        arrived = [other for other in living if self._arrived(other)]
+        others = [name for name in among.arrived if name != call.call_id]
         if not self._arrived(call):
-            if arrived:
-                return Fate("superseded", f"{arrived[-1].call_id} answers the same prompt, and was delivered")
+            if others:
+                return Fate("superseded", f"{others[-1]} answers the same prompt, and was delivered")
             return _undelivered(call)
-        if arrived:
-            return Fate("quarantined", f"{arrived[-1].call_id} answers the same prompt: no sign tells which counted")
+        if others:
+            return Fate("quarantined", f"{others[-1]} answers the same prompt: no sign tells which counted")
         return TRAINED
+
+    def _among(self, link: Link) -> "_Among":
+        """What became of all answers to this call's prompt."""
+        if id(link.siblings) not in self.groups:
+            calls = [sibling.call for sibling in link.siblings if not sibling.call.twin and not sibling.call.invalid]
+            self.groups[id(link.siblings)] = _Among(
+                chosen=next((call.call_id for call in calls if call.call_id in self.continued), None),
+                disputed=any(call.call_id in self.rivals for call in calls),
+                arrived=[call.call_id for call in calls if self._arrived(call)][-2:],
+            )
+        return self.groups[id(link.siblings)]
 
     def _arrived(self, call: Seen) -> bool:
         delivered = call.delivery == "delivered" or call.call_id in self.repeats

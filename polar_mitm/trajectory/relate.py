@@ -5,15 +5,15 @@ calls that polar minted, then by the messages, then by the tokens alone. A paren
 earlier, whatever a record says, so there are no cycles. What no sign tells apart is `ambiguous`.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import islice
+from typing import Any, Literal
 
 from polar_mitm.trajectory.ends import EndTokens
 from polar_mitm.trajectory.seen import Seen, Session, repeated
 from polar_mitm.trajectory.summary import caller_of, quotes
 from polar_mitm.trajectory.trace import Relation
-from polar_mitm.trajectory.trie import Node
 
 SIDE = frozenset({"title", "classifier", "count", "compaction", "probe"})
 """Kinds of calls that do not advance a conversation."""
@@ -65,6 +65,8 @@ class _Relating:
         self.groups: dict[object, list[Link]] = {}
         self.links: dict[str, Link] = {}
         self.compactions: list[Seen] = []
+        self.askers: list[Seen] = []
+        """Calls that asked for tools."""
         self.followed: set[str] = set()
         """Calls that a later one continues."""
         self.resumed: set[str] = set()
@@ -97,19 +99,14 @@ class _Relating:
 
     def _continued(self, call: Seen) -> Link:
         claimed = self._claimed(call)
-        exact = self._deepest(call, "whole", lambda other: other.continuable)
-        if claimed and not exact:
+        # The parent by its messages is the later turn, unless its tokens leave before an exact one's end.
+        least = max((self._shared(call, other) for other in claimed), default=0)
+        exact = self._deepest(call, "whole", least)
+        if both := [other for other in exact if other in claimed]:
+            return self._chosen(call, both)
+        if claimed and (not exact or exact[0].whole_len <= least):
             return self._chosen(call, claimed)
-        if exact and claimed:
-            if both := [other for other in exact if other in claimed]:
-                return self._chosen(call, both)
-            # The parent by its messages is the later turn, unless its tokens leave before this one's end.
-            longest = max(self._shared(call, other) for other in claimed)
-            return self._chosen(call, exact if longest < exact[0].whole_len else claimed)
-        if exact:
-            return self._chosen(call, exact)
-        asked = self._deepest(call, "prompt", lambda other: len(other.sampled) > 0 and not side(other))
-        return self._chosen(call, asked)
+        return self._chosen(call, exact or self._deepest(call, "prompt"))
 
     def _chosen(self, call: Seen, rivals: Sequence[Seen]) -> Link:
         if not rivals:
@@ -159,18 +156,23 @@ class _Relating:
             return self.answers.get((call.agent, text.strip()), [])[-RIVALS:]
         return []
 
-    def _deepest(self, call: Seen, word: str, fits: Callable[[Seen], bool]) -> list[Seen]:
-        """The calls with the longest sequence that this prompt begins with, of the same agent if there is one."""
+    def _deepest(self, call: Seen, word: Literal["whole", "prompt"], least: int = 0) -> list[Seen]:
+        """The calls with the longest sequence that this prompt begins with, of the same agent if there is one.
+
+        `whole`: of prompt + response. `prompt`: of a prompt that is shorter than this one, of the same agent only. None
+        is shorter than `least`.
+        """
         assert call.prompt is not None
         others: list[Seen] = []
         for node in call.prompt.up():
-            if word == "prompt" and node.end == call.prompt_len:
-                continue
+            if node.end < least:
+                break
             found = [self.session.calls[number] for number in node.marks.get(word, ())[-RIVALS:]]
-            found = [other for other in found if fits(other)]
-            if same := [other for other in found if other.agent == call.agent]:
+            if word == "prompt":
+                found = [other for other in found if not side(other) and other.prompt_len < call.prompt_len]
+            if same := [other for other in found if other.sampled and other.agent == call.agent]:
                 return same
-            others = others or found
+            others = others or [other for other in found if other.sampled]
         return others if word == "whole" else []
 
     def _last_answer(self, call: Seen) -> tuple[int, dict[str, Any]] | None:
@@ -238,19 +240,19 @@ class _Relating:
 
     def _callers(self, call: Seen) -> Iterator[Seen]:
         """Calls that asked for tools, the latest first."""
-        for link in reversed(self.links.values()):
-            other = link.call
-            known = call.caller is None or other.agent in (None, call.caller)
-            if other.tool_calls and known and not side(other):
+        for other in reversed(self.askers):
+            if call.caller is None or other.agent in (None, call.caller):
                 yield other
 
     def _compaction(self, call: Seen, parent: Seen | None) -> Seen | None:
-        latest = [c for c in self.compactions if c.agent == call.agent and (parent is None or parent.number < c.number)]
-        for compaction in reversed(latest):
-            if quotes(self.session, call, compaction):
-                return compaction
-        unused = [compaction for compaction in latest if compaction.call_id not in self.resumed]
-        return unused[-1] if unused and parent is None and call.kind != "subagent" else None
+        """The compaction that this conversation begins after: one it quotes, or else the last that nothing followed."""
+        latest = list(islice((c for c in reversed(self.compactions) if c.agent == call.agent), RIVALS))
+        latest = [compaction for compaction in latest if parent is None or parent.number < compaction.number]
+        if quoted := next((c for c in latest if quotes(self.session, call, c)), None):
+            return quoted
+        if parent is not None or call.kind == "subagent":
+            return None
+        return next((compaction for compaction in latest if compaction.call_id not in self.resumed), None)
 
     def _before(self, compaction: Seen) -> Seen | None:
         return self.links[compaction.call_id].parent
@@ -263,7 +265,7 @@ class _Relating:
             self.followed.update(other.call_id for other in (link.parent, *link.rivals) if other is not None)
             if link.bare == "compacted" and link.source is not None:
                 self.resumed.add(link.source.call_id)
-        if repeated(call) or not call.prompt or not call.whole:
+        if repeated(call) or call.twin or not call.prompt or not call.whole:
             return
         call.whole.mark("whole", call.number)
         call.prompt.mark("prompt", call.number)
@@ -272,6 +274,8 @@ class _Relating:
             self.answers.setdefault((call.agent, call.text.strip()), []).append(call)
         if call.kind == "compaction" and call.answered:
             self.compactions.append(call)
+        if call.tool_calls and not side(call):
+            self.askers.append(call)
         if not side(call) and call.sampled:
             self._group(link)
 
@@ -313,6 +317,3 @@ def _dicts(value: object) -> Iterable[dict[str, Any]]:
 
 def _delivered(call: Seen, rivals: Sequence[Seen]) -> list[Seen]:
     return [other for other in rivals if other.delivery == "delivered"]
-
-
-__all__ = ["SIDE", "Link", "Node", "relate", "same_answer", "side"]

@@ -6,7 +6,6 @@ Token ids and messages stay in two tries that the calls share. Reading changes n
 import math
 import re
 from array import array
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,6 +29,18 @@ AGENT_IDS = (
 
 PARENT_IDS = ("x-codex-parent-thread-id", "x-parent-session-id")
 """What a sub-agent names the agent that called it with."""
+
+SAMPLING = (
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "presence_penalty",
+    "frequency_penalty",
+    "repetition_penalty",
+    "seed",
+)
+"""What decides with which probability a token is sampled."""
 
 _REPEATS = re.compile(r"(?:repeats|answered from) ([^\s:]+)")
 
@@ -74,6 +85,8 @@ class Seen:
     """The call whose ids the proxy built this prompt from."""
     built_why: str
     """Why the proxy could not build it from the last answer's, where there was one."""
+    sampling: dict[str, Any]
+    logprobs_mode: str | None
     policy_version: str | None
     weight_versions: list[tuple[int, int, str]]
     model: str | None
@@ -162,6 +175,7 @@ class _Reading:
         if identity.session_id != self.session.record.session_id:
             what = f"call {identity.call_id} is of {identity.session_id}, not of {self.session.record.session_id}"
             raise TrajectoryError(f"{self.path}, line {number}", what, "a file holds one session: take the line out")
+        self._learn(line)
         marks = line.origin.harness_ids
         call = Seen(
             number=number,
@@ -184,6 +198,10 @@ class _Reading:
             stops=any(line.request.sampling_sent.get(name) for name in ("stop", "stop_token_ids")),
             built_from=line.built.from_call_id if line.built else None,
             built_why=line.built.why if line.built else "",
+            sampling={
+                name: line.request.sampling_sent[name] for name in SAMPLING if name in line.request.sampling_sent
+            },
+            logprobs_mode=line.engine.logprobs_mode if line.engine else None,
             policy_version=line.engine.policy_version if line.engine else None,
             weight_versions=list(response.weight_versions) if response else [],
             model=line.engine.model if line.engine else None,
@@ -191,7 +209,7 @@ class _Reading:
             text=response.text if response else "",
             reasoning=response.reasoning if response else "",
             tool_calls=response.tool_calls if response else [],
-            tools=tuple(self._named(line, line.request.tools, number)),
+            tools=tuple(self._named(line.request.tools, number)),
             spoken=self._messages(line, number),
         )
         self._place(call, line, number)
@@ -221,7 +239,7 @@ class _Reading:
         self.good[call.call_id] = whole.end if call.whole else asked.end if call.prompt else 0
 
     def _messages(self, line: CallLine, number: int) -> Node:
-        packed = pack(list(self._named(line, line.request.messages, number)))
+        packed = pack(self._named(line.request.messages, number))
         node, known = self.spoken.get(line.parent_call_id or "", (self.talk, b""))
         if not packed.startswith(known):
             node, known = self.talk, b""
@@ -229,16 +247,19 @@ class _Reading:
         self.spoken[line.identity.call_id] = node, packed
         return node
 
-    def _named(self, line: CallLine, names: list[str], number: int) -> Iterator[int]:
-        for name in names:
-            at = self.numbers.get(name)
-            if at is None:
-                body = line.request.new.get(name)
-                if body is None:
-                    raise CallFileError(self.path, number, f"it names content {name}, which no line up to here holds")
-                at = self.numbers[name] = len(self.session.bodies)
+    def _named(self, names: list[str], number: int) -> list[int]:
+        try:
+            return list(map(self.numbers.__getitem__, names))
+        except KeyError as error:
+            what = f"it names content {error.args[0]}, which no line up to here holds"
+            raise CallFileError(self.path, number, what) from None
+
+    def _learn(self, line: CallLine) -> None:
+        """The bodies of messages and tools that stand in this line for the first time."""
+        for name, body in line.request.new.items():
+            if name not in self.numbers:
+                self.numbers[name] = len(self.session.bodies)
                 self.session.bodies.append(body)
-            yield at
 
 
 def repeated(call: Seen) -> str | None:

@@ -3,6 +3,7 @@
 from collections import Counter
 from dataclasses import dataclass, field
 
+from polar_mitm.trajectory.cautions import cautions
 from polar_mitm.trajectory.trace import Bin, Cause, Relation, Trajectory
 
 
@@ -21,6 +22,12 @@ class Totals:
     """Breaks."""
     masked: Counter[str] = field(default_factory=Counter)
     """Sessions of which nothing is trained, by reason."""
+    tools: Counter[str] = field(default_factory=Counter)
+    """Tokens sampled by turns that called this tool."""
+    trained_tools: Counter[str] = field(default_factory=Counter)
+    """How many of those are trained. A tool with few is one whose calls the harness gives back changed, or forces."""
+    cautions: Counter[str] = field(default_factory=Counter)
+    """Trained turns whose log-probabilities are not the sampler's, by reason."""
 
     def add(self, trajectory: Trajectory) -> None:
         ledger = trajectory.ledger
@@ -35,3 +42,11 @@ class Totals:
         self.causes.update(found.cause for found in trajectory.breaks)
         if trajectory.masked is not None:
             self.masked[trajectory.masked] += 1
+        for trace in trajectory.traces:
+            for turn in trace.turns:
+                trained = sum(trace.loss_mask[turn.start : turn.end])
+                for tool in set(turn.tools):
+                    self.tools[tool] += turn.end - turn.start
+                    self.trained_tools[tool] += trained
+                if trained:
+                    self.cautions.update(cautions(turn))

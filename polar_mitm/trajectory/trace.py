@@ -108,6 +108,12 @@ class Turn(Part):
     policy_version: str | None = None
     weight_versions: list[tuple[int, int, str]] = []
     """Half-open spans of the call's sampled ids and the version of the weights that sampled them, where known."""
+    logprobs_mode: str | None = None
+    """What its log-probabilities are of, as the engine says: `raw_logprobs` are before temperature and filters."""
+    sampling: dict[str, Any] = {}
+    """Temperature, filters, penalties and seed, as they were sent to the engine."""
+    tools: list[str] = []
+    """The tools that it called, by name."""
     bin: Bin
     """Of its ids with mask 0; `trained` when none has, apart from `forced` spans."""
     reason: str = ""

@@ -89,6 +89,7 @@ class World:
         failure: str | None = None,
         ids: dict[str, str] | None = None,
         seconds: float = 1.0,
+        sampling: dict[str, Any] | None = None,
         append: bool = True,
         **changes: Any,
     ) -> Call:
@@ -125,6 +126,7 @@ class World:
             failure=failure,
             ids=ids,
             seconds=seconds,
+            sampling=sampling,
         )
         assert not changes, changes
         if append and delivery == "delivered" and failure is None:
@@ -143,6 +145,7 @@ class World:
         ids: dict[str, str] | None = None,
         kind_reason: str = "",
         seconds: float = 1.0,
+        sampling: dict[str, Any] | None = None,
     ) -> Call:
         """Add a call as it is. It starts a second after the one before, and takes `seconds`."""
         self.clock += 1.0
@@ -166,7 +169,7 @@ class World:
             request=Asked(
                 messages=deepcopy(talk.messages),
                 tools=list(talk.tools),
-                sampling_sent={"temperature": 1.0},
+                sampling_sent=sampling or {"temperature": 1.0},
             ),
             engine=EngineInfo(model="tiny", policy_version="v1") if response else None,
             prompt_ids=self.template.render(talk.messages, talk.tools) if prompt_ids is None else prompt_ids,
