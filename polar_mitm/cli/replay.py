@@ -1,14 +1,20 @@
 """`polar replay FILE.mitm`: sessions rebuilt from their saved flows."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
+import orjson
 import typer
 
 from polar_mitm.cli.shell import JsonFlag, err, exit_codes, out, print_json, tell
 from polar_mitm.cli.tables import shown
+from polar_mitm.cli.traces_view import show_session
 from polar_mitm.rollout.replay import Replay, Replayed
-from polar_mitm.rollout.replay import replay as rebuild
+from polar_mitm.rollout.replay import replay as replay_flows
+from polar_mitm.trajectory.builders import build
+from polar_mitm.trajectory.digest import Digest
+from polar_mitm.trajectory.trace import Trajectory
 
 Flows = Annotated[
     Path, typer.Argument(help="A session's flows.mitm, or any file of flows.", exists=True, dir_okay=False)
@@ -20,13 +26,17 @@ def replay(
     out_folder: Annotated[Path, typer.Option("--out", help="Folder for the session folders.", file_okay=False)] = Path(
         "replayed"
     ),
+    rebuild: Annotated[
+        bool, typer.Option("--rebuild", help="Show their trajectories too, as today's builders make them.")
+    ] = False,
     json: JsonFlag = False,
 ) -> None:
     """Rebuild calls.jsonl from saved flows, without an engine."""
     with exit_codes():
-        result = rebuild(flows, out_folder)
+        result = replay_flows(flows, out_folder)
+        built = {session.folder.path: build(session.folder.path) for session in result.sessions if rebuild}
     if json:
-        print_json(_document(result))
+        print_json(_document(result, built))
         return
     for session in result.sessions:
         tell(out, f"{session.session.session_id}: {session.session.calls} calls  {shown(session.folder.calls)}")
@@ -42,13 +52,17 @@ def replay(
             tell(out, f"passed over: {count} flows {what}")
     if result.torn >= 0:
         tell(err, f"{shown(flows)} ends in the middle of a flow, at byte {result.torn}", style="yellow")
+    for path, trajectory in built.items():
+        show_session(out, shown(path), Digest.of(trajectory))
 
 
 def _compared(session: Replayed) -> str:
     if session.live is None:
         return "its first calls.jsonl is not beside the flows"
-    if session.differs is None:
+    if session.same_bytes:
         return f"equal to {shown(session.live)}, byte for byte"
+    if session.differs is None:
+        return f"equal to {shown(session.live)}, which another version wrote in other words"
     return f"it differs from {shown(session.live)} from line {session.differs} on"
 
 
@@ -62,7 +76,7 @@ def _troubles(session: Replayed) -> list[str]:
     return troubles
 
 
-def _document(result: Replay) -> dict[str, object]:
+def _document(result: Replay, built: Mapping[Path, Trajectory]) -> dict[str, object]:
     sessions = [
         {
             "session_id": session.session.session_id,
@@ -71,7 +85,9 @@ def _document(result: Replay) -> dict[str, object]:
             "missing": session.missing,
             "regained": session.regained,
             "compared_with": str(session.live) if session.live else None,
+            "same_bytes": session.same_bytes,
             "differs_from_line": session.differs,
+            **_trajectory(built.get(session.folder.path)),
         }
         for session in result.sessions
     ]
@@ -82,3 +98,7 @@ def _document(result: Replay) -> dict[str, object]:
         "unfinished_flows": result.unfinished,
         "torn_at_byte": result.torn if result.torn >= 0 else None,
     }
+
+
+def _trajectory(built: Trajectory | None) -> dict[str, object]:
+    return {} if built is None else {"trajectory": orjson.Fragment(built.model_dump_json(by_alias=True))}

@@ -11,10 +11,11 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import BinaryIO
 
+from polar_mitm.capture.canonical import loads
 from polar_mitm.capture.folder import SessionFileError, SessionFolder, SessionRecord
 from polar_mitm.capture.lock import FolderLock
 from polar_mitm.capture.log import CallLog
-from polar_mitm.capture.record import Call
+from polar_mitm.capture.record import Call, CallLine
 from polar_mitm.capture.seal import finish, open_checked
 from polar_mitm.capture.session import count
 from polar_mitm.proxy.saved import FlowFileError, SavedFlows, flow_at
@@ -41,7 +42,9 @@ class Replayed:
     live: Path | None = None
     """The first file, where it lies beside the flows."""
     differs: int | None = None
-    """The first line in which the two differ, from 1; None when they are equal."""
+    """The first line that says something else in the two, from 1; None when there is none."""
+    same_bytes: bool = False
+    """Whether they are the same byte for byte: a polar of another version may write the same in other words."""
 
 
 @dataclass(slots=True)
@@ -134,7 +137,7 @@ def _rebuild(flows: Path, session_id: str, places: list[_Place], out: Path, *, t
     replayed = Replayed(folder, session, missing, regained)
     if first and beside.calls.exists():
         replayed.live = beside.calls
-        replayed.differs = _first_difference(beside.calls, folder.calls)
+        replayed.same_bytes, replayed.differs = _compare(beside.calls, folder.calls)
     return replayed
 
 
@@ -179,11 +182,21 @@ def _call_at(file: BinaryIO, place: _Place) -> Call:
     return call
 
 
-def _first_difference(left: Path, right: Path) -> int | None:
-    """The number of the first line that is not the same in both files, whatever their form."""
+def _compare(left: Path, right: Path) -> tuple[bool, int | None]:
+    """Whether two files of calls are the same, whatever their form, and the first line that says something else."""
+    same = True
     (_, one), (_, other) = open_checked(left), open_checked(right)
     with one, other:
         for number, (ours, theirs) in enumerate(zip_longest(one, other), start=1):
             if ours != theirs:
-                return number
-    return None
+                same = False
+                if ours is None or theirs is None or _read(ours) != _read(theirs):
+                    return False, number
+    return same, None
+
+
+def _read(text: bytes) -> CallLine | bytes:
+    try:
+        return CallLine.model_validate(loads(text))
+    except ValueError:
+        return text

@@ -68,7 +68,8 @@ async def test_saved_flows_give_the_same_file_byte_for_byte(staged: SessionFolde
     (session,) = result.sessions
     assert session.folder.path == tmp_path / staged.path.name
     assert raw(session.folder) == raw(staged)
-    assert (session.live, session.differs, session.missing, session.regained) == (staged.calls, None, [], [])
+    assert (session.live, session.same_bytes, session.differs) == (staged.calls, True, None)
+    assert (session.missing, session.regained) == ([], [])
     assert session.folder.load() == staged.load()
     assert session.session.calls == len(list(read_calls(staged.calls))) == CALLS
     assert (result.others, result.repeated, result.unfinished, result.torn) == (1, 0, 0, -1)
@@ -133,6 +134,14 @@ async def test_without_the_record_beside_them_flows_say_not_how_it_ended(staged:
     assert record.status_reason == "incomplete: rebuilt from some.mitm, which does not say how the session ended"
     last = list(read_calls(staged.calls))[-1].identity.finished_at
     assert (record.calls, record.reward, record.finished_at) == (CALLS, None, last)
+
+
+async def test_a_first_file_of_other_words_is_equal_in_what_it_says(staged: SessionFolder, tmp_path: Path) -> None:
+    staged.calls.chmod(0o600)
+    staged.calls.write_bytes(raw(staged).replace(b',"imported":null', b""))
+    staged.write(staged.load().model_copy(update={"seal": None}))
+    (session,) = replay(staged.flows, tmp_path).sessions
+    assert (session.same_bytes, session.differs) == (False, None)
 
 
 async def test_sessions_in_one_file_are_told_apart(stage: Staged, tmp_path: Path) -> None:
@@ -260,9 +269,15 @@ async def test_the_command_says_what_it_made_and_whether_it_is_the_same(staged: 
     )
     again = CliRunner().invoke(app, run)
     assert (again.exit_code, again.stdout) == (2, "")
-    as_json = CliRunner().invoke(app, [*run[:-1], str(tmp_path / "json"), "--json"])
+    built = CliRunner().invoke(app, [*run[:-1], str(tmp_path / "built"), "--rebuild"])
+    assert built.exit_code == 0
+    assert "lineage" in built.stdout
+    as_json = CliRunner().invoke(app, [*run[:-1], str(tmp_path / "json"), "--json", "--rebuild"])
     (session,) = json.loads(as_json.stdout)["sessions"]
     assert (session["calls"], session["differs_from_line"], session["missing"]) == (CALLS, None, [])
+    ledger = session["trajectory"]["ledger"]
+    sampled = sum(len(call.response.response_ids) for call in read_calls(staged.calls) if call.response)
+    assert sum(ledger["bins"].values()) == ledger["sampled"] == sampled
 
 
 def test_a_file_without_calls_is_bad_usage(tmp_path: Path) -> None:
