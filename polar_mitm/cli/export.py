@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final, Literal
 import typer
 from rich.progress import track
 
-from polar_mitm.cli.sessions import Sessions, close_dead
+from polar_mitm.cli.sessions import close_dead
 from polar_mitm.cli.shell import JsonFlag, err, exit_codes, one_of, out, print_json, tell
 from polar_mitm.cli.tables import shown
 from polar_mitm.trajectory.builders import Options
@@ -27,7 +27,9 @@ _ADVANTAGES: Final[dict[str, Advantages]] = {"standard": "standard", "loo": "lea
 
 
 def export_command(
-    folder: Sessions,
+    folder: Annotated[
+        Path, typer.Argument(help="A session's folder, or a folder of sessions.", exists=True, file_okay=False)
+    ],
     form: Annotated[str, typer.Option("--format", "-f", help=", ".join(FORMATS), callback=one_of(FORMATS))],
     to: Annotated[Path | None, typer.Option("--out", "-o", help="What to write; a folder for atif.")] = None,
     builder: Annotated[

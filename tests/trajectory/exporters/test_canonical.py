@@ -1,6 +1,7 @@
 """The canonical row, as Parquet and as JSON lines: the same arrays, whatever the format."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -116,3 +117,12 @@ def test_row_groups_are_written_as_tokens_add_up(tmp_path: Path) -> None:
     sessions = (session(f"ses_{n}", trace(f"ses_{n}", turns=0, **lists)) for n in range(4))
     export(sessions, FORMATS["parquet"], tmp_path / "out.parquet")
     assert pq.ParquetFile(tmp_path / "out.parquet").num_row_groups == 2
+
+
+def test_the_documentation_names_every_field(tmp_path: Path) -> None:
+    docs = (Path(__file__).parents[3] / "docs" / "exporters.md").read_text(encoding="utf-8")
+    _, _, table = docs.partition("## The canonical row")
+    table, _, _ = table.partition("\n## ")
+    named = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
+    [row] = jsonl(tmp_path, session())
+    assert re.findall(r"`(\w+)`", " ".join(named)) == list(row)

@@ -5,12 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from polar_mitm.trajectory.exporters import FORMATS
-from polar_mitm.trajectory.exporters.base import Session
+from polar_mitm.trajectory.exporters import FORMATS, nemo_gym
+from polar_mitm.trajectory.exporters.base import Session, Tally
 from polar_mitm.trajectory.exporters.run import export
 from polar_mitm.trajectory.trace import Lineage, Trace
-from tests.trajectory.exporters.samples import PROMPT, masked, session, trace, turn_of, without_traces
+from tests.trajectory.exporters.samples import PROMPT, masked, messages, session, trace, turn_of, without_traces
 
 
 def written(folder: Path, *sessions: Session) -> list[dict[str, Any]]:
@@ -94,3 +96,23 @@ def test_rows_are_numbered_in_their_group(tmp_path: Path) -> None:
     sessions = [session("ses_a"), session("ses_b", group_id="u"), masked("ses_c")]
     places = [(row["_ng_task_index"], row["_ng_rollout_index"]) for row in written(tmp_path, *sessions)]
     assert places == [(0, 0), (1, 0), (0, 1)]
+
+
+@given(st.lists(st.lists(st.booleans(), min_size=1, max_size=6), min_size=1, max_size=5), st.integers(0, 2))
+@settings(max_examples=100, deadline=None)
+def test_whatever_is_trained_is_generated_once_in_its_context(turns: list[list[bool]], context: int) -> None:
+    mask: list[int] = []
+    spans = []
+    for number, trained in enumerate(turns):
+        mask += [0] * context if number else []
+        spans.append(turn_of(f"c{number}", len(mask), len(mask) + len(trained)))
+        mask += map(int, trained)
+    ids = [100 + place for place in range(len(mask))]
+    lists = {"response_ids": ids, "loss_mask": mask, "logprobs": [-1.0] * len(mask)}
+    made = trace(turns=0, messages=messages(len(turns)), **lists).model_copy(update={"turns": spans})
+    [row] = nemo_gym.rows(session("ses_a", made), Tally())
+    generated: list[int] = []
+    for prompt, sampled in tokens(row):
+        assert prompt == PROMPT + ids[: ids.index(sampled[0])]
+        generated += sampled
+    assert generated == [token for token, trained in zip(ids, mask, strict=True) if trained]
