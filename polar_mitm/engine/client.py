@@ -10,7 +10,9 @@ so their log-probabilities are not the policy's own, and lets the model leave a 
 
 import asyncio
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -18,6 +20,9 @@ import orjson
 
 from polar_mitm.chat import CallError, ChatRequest
 from polar_mitm.engine.body import Outgoing, compose, has_images
+from polar_mitm.engine.exact import Exact, Refused, TokenIn, Unavailable
+from polar_mitm.engine.exact_cut import Continuation
+from polar_mitm.engine.exact_probe import look
 from polar_mitm.engine.probe import (
     Capabilities,
     EngineNotReady,
@@ -27,10 +32,11 @@ from polar_mitm.engine.probe import (
     probe,
 )
 from polar_mitm.engine.refusals import Refusal, call_error, engine_error, overflow, read_refusal
-from polar_mitm.engine.sample import Sample, holds_to, read_sample
+from polar_mitm.engine.sample import Completion, Sample, holds_to, read_sample
 from polar_mitm.engine.transport import Answer, Transport
+from polar_mitm.prompts import Broken, Tokens
 
-__all__ = ["Capabilities", "Engine", "EngineNotReady", "EngineUnfit", "EngineUnreachable", "Sample"]
+__all__ = ["Capabilities", "Continuation", "Engine", "EngineNotReady", "EngineUnfit", "EngineUnreachable", "Sample"]
 
 _PROBE_S: Final = 180.0
 """The first answer of a vLLM on a loaded CPU machine took 34 s; a grammar's first use adds 5 s."""
@@ -60,6 +66,7 @@ class Engine:
         self._places = asyncio.Semaphore(max_concurrency)
         self._timeout_s = timeout_s
         self._capabilities: Capabilities | None = None
+        self._token_in: TokenIn | None = None
         self._text_only = False
 
     @property
@@ -87,11 +94,15 @@ class Engine:
         self._transport.open()
         try:
             async with asyncio.timeout(_PROBE_S):
-                self._capabilities = await probe(self._transport, self._wanted_model)
+                found = await probe(self._transport, self._wanted_model)
+                routes = await look(self._transport, found.model, found.max_model_len)
         except CallError as error:
             raise EngineUnreachable(self.url, f"{error.detail}. Is vLLM running there?") from error
         except TimeoutError as error:
             raise EngineUnreachable(self.url, f"no answer within {_PROBE_S:.0f} s; is it overloaded?") from error
+        else:
+            self._token_in = routes if isinstance(routes, TokenIn) else None
+            self._capabilities = replace(found, not_exact=routes if isinstance(routes, str) else None)
         finally:
             if self._capabilities is None:
                 await self.close()
@@ -108,18 +119,35 @@ class Engine:
         overrides: Mapping[str, Any] = {},
         force_regex: str | None = None,
         tool_choice_none: bool = False,
+        tokens: Tokens = "chat",
+        continuation: Continuation | None = None,
     ) -> Sample:
         """Have the request sampled. Cancelling closes the connection, and vLLM gives the request up.
+
+        With `exact` tokens the prompt goes out as token ids, after those of `continuation` where it can be built from
+        them; as messages where the request has images or the engine has lost its token routes, and the sample says so.
 
         An overloaded engine is asked again until the call's time limit: told of it, harnesses send up to 40 requests
         for the one. `overrides` are vLLM sampling fields that win over what the client asked. `force_regex` fixes the
         whole answer.
+        ValueError for `exact` tokens with an engine that offers no token routes.
         Raises CallError: context_overflow, overloaded, engine, no_model, timeout, invalid_request or too_large.
         """
+        if tokens == "exact" and self._token_in is None:
+            raise ValueError(f"the engine {self.capabilities.not_exact}")
+        routes = self._token_in if tokens == "exact" else None
+        written = partial(
+            compose,
+            request,
+            model=self.capabilities.model,
+            overrides=overrides,
+            force_regex=force_regex,
+            tool_choice_none=tool_choice_none,
+        )
         deadline = asyncio.get_running_loop().time() + self._timeout_s
         try:
             async with asyncio.timeout_at(deadline), self._places:
-                return await self._chat(request, overrides, force_regex, tool_choice_none, deadline)
+                return await self._chat(request, written, force_regex, routes, continuation, deadline)
         except TimeoutError as error:
             raise engine_error(self.url, f"did not answer within {self._timeout_s:.0f} s", kind="timeout") from error
 
@@ -146,27 +174,34 @@ class Engine:
     async def _chat(
         self,
         request: ChatRequest,
-        overrides: Mapping[str, Any],
+        written: Callable[..., Outgoing],
         force_regex: str | None,
-        tool_choice_none: bool,
+        routes: TokenIn | None,
+        continuation: Continuation | None,
         deadline: float,
     ) -> Sample:
-        served = self.capabilities
-        room = served.max_model_len
+        room = self.capabilities.max_model_len
         shortened = False
+        broken: tuple[Broken, str] | None = None
         while True:
             text_only = self._text_only
-            outgoing = compose(
-                request,
-                model=served.model,
-                overrides=overrides,
-                force_regex=force_regex,
-                tool_choice_none=tool_choice_none,
-                text_only=text_only,
-            ).within(room)
+            outgoing = written(text_only=text_only)
+            pictured = has_images(request) and not text_only
+            if routes and not pictured:
+                try:
+                    exact = await routes.sample(outgoing, continuation, deadline)
+                    return self._read_exact(exact, outgoing, force_regex)
+                except Unavailable as gone:
+                    routes, broken = None, ("engine", str(gone))
+                except Refused as refused:
+                    raise await self._as_error(refused.refusal, outgoing) from refused
+            outgoing = outgoing.within(room)
             answer = await self._transport.patient_post("/v1/chat/completions", outgoing.body, deadline)
             if answer.status == 200:
-                return self._read(answer, outgoing, force_regex)
+                sample = self._read(completion_of(answer, self.url), outgoing, force_regex)
+                if broken or routes:
+                    sample.broken, sample.why = broken or ("image", "the request holds an image")
+                return sample
             refusal = read_refusal(answer.status, answer.raw)
             if self._learn(refusal, request, text_only):
                 continue
@@ -181,8 +216,19 @@ class Engine:
         self._text_only = self._text_only or told
         return told
 
-    def _read(self, answer: Answer, outgoing: Outgoing, force_regex: str | None) -> Sample:
-        sample = read_sample(completion_of(answer, self.url), outgoing, self.capabilities.max_model_len)
+    def _read_exact(self, exact: Exact, outgoing: Outgoing, force_regex: str | None) -> Sample:
+        window = self.capabilities.max_model_len or 0
+        outgoing = outgoing.within(max(1, window - exact.prompt_len))
+        sample = self._read(exact.completion, outgoing, None if exact.unread else force_regex)
+        sample.tokens, sample.ended = "exact", exact.ended
+        sample.built_ids, sample.broken, sample.why = exact.built_ids, exact.broken, exact.why
+        sample.weight_versions = exact.weight_versions
+        sample.policy_version = exact.weight_versions[0][2] if exact.weight_versions else None
+        sample.unread = exact.unread
+        return sample
+
+    def _read(self, completion: Completion, outgoing: Outgoing, force_regex: str | None) -> Sample:
+        sample = read_sample(completion, outgoing, self.capabilities.max_model_len)
         if force_regex is not None and not holds_to(force_regex, sample):
             # A script keeps an untrained model from choosing its own commands: whatever else came must not be run.
             mend = "start vLLM without --tool-strict-level"

@@ -47,6 +47,12 @@ class Capabilities:
     template_hash: str | None = None
     tokenizer_hash: str | None = None
     """vLLM gives neither over HTTP (0.32)."""
+    not_exact: str | None = "was not asked for its token routes"
+    """Why prompts cannot go to it as token ids, in words that go on from "the engine"; None where they can."""
+
+    @property
+    def exact(self) -> bool:
+        return self.not_exact is None
 
 
 async def probe(transport: Transport, wanted_model: str | None) -> Capabilities:

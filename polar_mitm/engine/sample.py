@@ -7,16 +7,18 @@ What a client is told of it belongs to `providers`, what is kept of it to `captu
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from pydantic import BaseModel, Field, StrictInt, TypeAdapter, ValidationError
 
-from polar_mitm.chat import Json, NotCarried, ToolCall, Usage
+from polar_mitm.chat import CallError, Json, NotCarried, ToolCall, Usage
 from polar_mitm.engine.body import Outgoing
 from polar_mitm.engine.refusals import engine_error
 from polar_mitm.engine.tool_text import OPENING, pair, with_sampled_arguments
+from polar_mitm.prompts import Broken, Tokens
 
+_ENDED: Final = ("stop", "tool_calls")
 _SPECIAL: Final = re.compile(r"<\|[^|<>]+\|>")
 
 
@@ -50,6 +52,20 @@ class Sample:
     """Why the token data must not be trained on; None on a valid sample."""
     decode_matches_text: bool | None
     """Whether the sampled bytes hold the text, the reasoning and the calls; None where that cannot be told."""
+    ended: bool = False
+    """Whether the last sampled id ended the reply: not so where the limit or a stop string did."""
+    tokens: Tokens = "chat"
+    """How the prompt went to the engine."""
+    built_ids: int = 0
+    """How many ids of an earlier call the prompt begins with, by polar's making."""
+    broken: Broken | None = None
+    """Why it was not built from the earlier call that it continues."""
+    why: str = ""
+    """The same in a sentence."""
+    weight_versions: list[tuple[int, int, str]] = field(default_factory=list)
+    """Half-open spans of response_ids and the version of the weights that sampled them, where the engine says it."""
+    unread: CallError | None = None
+    """Why the engine did not parse what it had sampled: `text` is all of it, and no answer for a client."""
 
 
 class _Function(BaseModel):
@@ -168,6 +184,7 @@ def read_sample(completion: Completion, outgoing: Outgoing, max_model_len: int |
         ),
         invalid_reason=tokens.invalid_reason,
         decode_matches_text=decode_matches(sampled_text, text, reasoning, reported),
+        ended=choice.finish_reason in _ENDED and not isinstance(choice.stop_reason, str) and bool(tokens.response_ids),
     )
 
 
@@ -216,6 +233,12 @@ def holds_to(regex: str, sample: Sample) -> bool:
     if any(re.fullmatch(regex, text) for text in texts):
         return True
     return sample.finish_reason in ("length", "abort") and not sample.tool_calls
+
+
+def pieces_of(logprobs: object) -> list[str] | None:
+    """The text of each token of a choice; None where it has none. A character of several tokens is its last one's."""
+    pieces = _bytes(_entries(logprobs) or [])
+    return None if pieces is None else [piece.decode(errors="replace") for piece in pieces]
 
 
 def _ids(value: object) -> list[int] | None:
