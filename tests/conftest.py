@@ -6,10 +6,12 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
+from typing import cast
 
 import pytest
 from mitmproxy import certs
 
+from polar_mitm.prompts import Tokens
 from tests.live_engine import engine_url
 from tests.proxy.stage import Stage, staged
 
@@ -35,10 +37,16 @@ def proxy_home(shared_home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 read_key = cache(certs.load_pem_private_key)
 
 
+@pytest.fixture(params=["chat", "exact"])
+def tokens(request: pytest.FixtureRequest) -> Tokens:
+    """Both ways in which prompts go to the engine: what a client sees must be the same."""
+    return cast("Tokens", request.param)
+
+
 @pytest.fixture
-def stage(proxy_home: Path, tmp_path: Path) -> Staged:
+def stage(proxy_home: Path, tmp_path: Path, tokens: Tokens) -> Staged:
     """`async with stage(Reply(...), grace_s=0.3) as on:` gives a proxy with one open session."""
-    return partial(staged, tmp_path / "out")
+    return partial(staged, tmp_path / "out", tokens=tokens)
 
 
 @dataclass

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from polar_mitm.cli import run_task
-from polar_mitm.cli.shell import JsonFlag, Steps, default_engine_url, exit_codes, out
+from polar_mitm.cli.shell import JsonFlag, Steps, TokensFlag, default_engine_url, exit_codes, out
 from polar_mitm.cli.tables import shown
 from polar_mitm.harnesses.install import install as install_harness
 from polar_mitm.tasks.scenario import bundled
@@ -18,6 +18,7 @@ def demo(
     samples: Annotated[int, typer.Option(min=1, help="Number of sessions.")] = 4,
     engine_url: run_task.EngineUrl = None,
     out_folder: run_task.Out = Path("runs"),
+    tokens: TokensFlag = None,
     json: JsonFlag = False,
 ) -> None:
     """Run the first scenario: a real harness, a real model, a table of results."""
@@ -31,6 +32,7 @@ def demo(
         out_folder=out_folder,
         concurrency=1,
         json=json,
+        tokens=tokens,
         samples=samples,
     )
     if json:

@@ -2,13 +2,13 @@
 
 import typer
 
-from polar_mitm.cli.shell import NOT_READY, JsonFlag, out, print_json
+from polar_mitm.cli.shell import NOT_READY, JsonFlag, default_engine_url, out, print_json
 from polar_mitm.rollout.doctor import examine
 
 
 def doctor(json: JsonFlag = False) -> None:
     """Say what is missing here, and how to mend it. Exit code 3 when the demo could not run."""
-    findings = examine()
+    findings = examine(default_engine_url())
     if json:
         print_json([{"part": f.part, "ok": f.ok, "needed": f.needed, "says": f.says} for f in findings])
     else:

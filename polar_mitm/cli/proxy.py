@@ -10,8 +10,9 @@ import typer
 from rich.logging import RichHandler
 
 from polar_mitm.capture.record import Call
-from polar_mitm.cli.shell import BAD_USAGE, default_engine_url, err, out, run_async, tell
+from polar_mitm.cli.shell import BAD_USAGE, TokensFlag, default_engine_url, err, out, run_async, tell
 from polar_mitm.harnesses.paste import lines_to_paste
+from polar_mitm.prompts import Tokens
 from polar_mitm.proxy.addons import standalone
 from polar_mitm.proxy.lines import call_line
 from polar_mitm.proxy.master import EmbeddedProxy, FlowReader
@@ -43,9 +44,10 @@ def proxy(
     grace: Grace = 10,
     keepalive: Keepalive = 10,
     session_mb: SessionMb = 2000,
+    tokens: TokensFlag = None,
 ) -> None:
     """Stand between any harness and the engine; one open session takes every call."""
-    _serve(_proxy(port, base_url_port, engine_url, out_folder, host, model, grace, keepalive, session_mb))
+    _serve(_proxy(port, base_url_port, engine_url, out_folder, host, model, grace, keepalive, session_mb, tokens))
 
 
 def web(
@@ -59,11 +61,16 @@ def web(
     grace: Grace = 10,
     keepalive: Keepalive = 10,
     session_mb: SessionMb = 2000,
+    tokens: TokensFlag = None,
     read: Annotated[Path | None, typer.Option(help="Look at saved flows; nothing listens but the page.")] = None,
 ) -> None:
     """The same inside mitmweb, or a look at saved flows."""
     if read is None:
-        _serve(_proxy(port, base_url_port, engine_url, out_folder, host, model, grace, keepalive, session_mb, web_port))
+        _serve(
+            _proxy(
+                port, base_url_port, engine_url, out_folder, host, model, grace, keepalive, session_mb, tokens, web_port
+            )
+        )
     elif read.is_file():
         run_async(lambda: _read(FlowReader(read, web_port)))
     else:
@@ -81,6 +88,7 @@ def _proxy(
     grace: float,
     keepalive: float,
     session_mb: int,
+    tokens: Tokens | None,
     web_port: int | None = None,
 ) -> EmbeddedProxy:
     return EmbeddedProxy(
@@ -95,6 +103,7 @@ def _proxy(
         polar_grace=str(grace),
         polar_keepalive=str(keepalive),
         polar_session_mb=str(session_mb),
+        polar_tokens=tokens or "",
     )
 
 

@@ -7,9 +7,20 @@ from typing import Annotated
 import typer
 
 from polar_mitm.cli.sessions import close_dead
-from polar_mitm.cli.shell import FAILED, JsonFlag, Steps, default_engine_url, out, print_json, run_async, tell
+from polar_mitm.cli.shell import (
+    FAILED,
+    JsonFlag,
+    Steps,
+    TokensFlag,
+    default_engine_url,
+    out,
+    print_json,
+    run_async,
+    tell,
+)
 from polar_mitm.cli.summary import Tally, summary_rows, summary_table
 from polar_mitm.cli.tables import outcome_lines, outcome_rows, outcomes_table
+from polar_mitm.prompts import Tokens
 from polar_mitm.rollout.engines import engine_for
 from polar_mitm.rollout.outcome import Outcome
 from polar_mitm.rollout.run import run_tasks
@@ -42,6 +53,7 @@ def run_task(
     pass_k: Annotated[
         int | None, typer.Option(min=1, help="k of pass@k in the summary. [default: all samples]")
     ] = None,
+    tokens: TokensFlag = None,
     engine_url: EngineUrl = None,
     out_folder: Out = Path("runs"),
     json: JsonFlag = False,
@@ -55,6 +67,7 @@ def run_task(
         concurrency=concurrency,
         resume=resume,
         pass_k=pass_k,
+        tokens=tokens,
         json=json,
         samples=samples,
         sandbox=sandbox,
@@ -73,12 +86,13 @@ def run(
     json: bool,
     resume: bool = False,
     pass_k: int | None = None,
+    tokens: Tokens | None = None,
     **changes: object,
 ) -> list[Outcome]:
     """Load, run, print; exit 1 when a session did not end well."""
     given = {name: value for name, value in changes.items() if value is not None}
     outcomes = run_async(
-        lambda: _run(_plan(paths, harnesses, given), engine_url, out_folder, concurrency, resume, quiet=json)
+        lambda: _run(_plan(paths, harnesses, given), engine_url, out_folder, concurrency, resume, tokens, quiet=json)
     )
     rows = summary(outcomes, k=pass_k)
     if json:
@@ -109,7 +123,14 @@ def _plan(paths: list[Path], harnesses: list[str], changes: dict[str, object]) -
 
 
 async def _run(
-    plan: list[Scenario], engine_url: str | None, out_folder: Path, concurrency: int, resume: bool, *, quiet: bool
+    plan: list[Scenario],
+    engine_url: str | None,
+    out_folder: Path,
+    concurrency: int,
+    resume: bool,
+    tokens: Tokens | None,
+    *,
+    quiet: bool,
 ) -> list[Outcome]:
     other = next((scenario for scenario in plan if scenario.model != plan[0].model), None)
     if other and engine_url is None:
@@ -124,6 +145,8 @@ async def _run(
                 where = f"{scenario.harness} in {scenario.sandbox} ({scenario.intercept})"
                 many = f"{len(tasks)} tasks x {scenario.samples}" if scenario.tasks else f"{scenario.samples}"
                 steps.say(f"{scenario.name}: {many} x {where}, model {engine.capabilities.model}")
+            if reason := engine.capabilities.tokens(tokens)[1]:
+                steps.say(f"prompts go as messages, not as token ids: {reason}")
             tally = Tally(sum(scenario.samples * len(tasks) for scenario, tasks in work))
             outcomes = await run_tasks(
                 work,
@@ -131,6 +154,7 @@ async def _run(
                 out=out_folder,
                 concurrency=concurrency,
                 resume=resume,
+                tokens=tokens,
                 done=lambda ended: _tell(steps, tally, ended, several=len(work) > 1 or plan[0].tasks is not None),
             )
             if kept := len(outcomes) - tally.ended:

@@ -6,7 +6,7 @@ import signal
 import sys
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import orjson
 import typer
@@ -67,6 +67,14 @@ EXIT_CODES: dict[type[Exception], int] = {
 out = Console()
 err = Console(stderr=True)
 
+TokensFlag = Annotated[
+    Literal["exact", "chat"] | None,
+    typer.Option(
+        "--tokens",
+        help="How prompts go to the engine: as token ids built from what it sampled, or as messages. "
+        "[default: exact, where the engine offers it]",
+    ),
+]
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
 

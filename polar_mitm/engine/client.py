@@ -218,13 +218,15 @@ class Engine:
 
     def _read_exact(self, exact: Exact, outgoing: Outgoing, force_regex: str | None) -> Sample:
         window = self.capabilities.max_model_len or 0
-        outgoing = outgoing.within(max(1, window - exact.prompt_len))
+        outgoing = outgoing.within(max(1, window - len(exact.prompt_ids)))
         sample = self._read(exact.completion, outgoing, None if exact.unread else force_regex)
         sample.tokens, sample.ended = "exact", exact.ended
         sample.built_ids, sample.broken, sample.why = exact.built_ids, exact.broken, exact.why
         sample.weight_versions = exact.weight_versions
         sample.policy_version = exact.weight_versions[0][2] if exact.weight_versions else None
         sample.unread = exact.unread
+        if sample.prompt_ids and sample.prompt_ids != exact.prompt_ids:
+            sample.invalid_reason = "the engine saw other prompt ids than it was sent"
         return sample
 
     def _read(self, completion: Completion, outgoing: Outgoing, force_regex: str | None) -> Sample:

@@ -62,7 +62,8 @@ class Exact:
     """What came of a prompt of token ids."""
 
     completion: Completion
-    prompt_len: int
+    prompt_ids: list[int]
+    """As they were sent."""
     ended: bool
     """Whether the model ended its reply itself."""
     weight_versions: Spans
@@ -110,10 +111,12 @@ class TokenIn:
                 raise
             prompt = _Prompt(rendered.token_ids, broken="engine", why=f"it refused the ids: {refused.refusal.message}")
             generated = await self._generate(answer, rendered, prompt, outgoing, deadline)
+        if generated.choice.token_ids is None:
+            raise Unavailable(f"{GENERATE} gave no token ids")
         completion, unread = await self._completion(generated, prompt, outgoing, deadline)
         return Exact(
             completion,
-            len(prompt.ids),
+            prompt.ids,
             generated.ended,
             generated.weight_versions,
             prompt.built_ids,
@@ -190,7 +193,12 @@ class TokenIn:
             "return_token_ids": True,
             "stream": False,
         }
-        return _read(Generated, await self._post(GENERATE, body, deadline), GENERATE)
+        generated = await self._post(GENERATE, body, deadline)
+        try:
+            return Generated.model_validate(generated)
+        except ValidationError as error:
+            # Something was sampled: to have it sampled again by another route would pass that over.
+            raise engine_error(self.transport.url, "did not answer with a completion", _first(error)) from error
 
     async def _completion(
         self, generated: Generated, prompt: _Prompt, outgoing: Outgoing, deadline: float
@@ -218,10 +226,11 @@ class TokenIn:
             raise Refused(refusal)
         try:
             value = loads(answer.raw)
-        except ValueError as error:
-            raise Unavailable(f"{path} answered with no JSON") from error
+        except ValueError:
+            value = None
         if not isinstance(value, dict):
-            raise Unavailable(f"{path} answered with no JSON object")
+            mend = "is this vLLM, or a page before it?"
+            raise engine_error(self.transport.url, "did not answer with a JSON object", mend=mend)
         return value
 
 
@@ -229,6 +238,9 @@ def _read[Shape: BaseModel](shape: type[Shape], answer: Json, path: str) -> Shap
     try:
         return shape.model_validate(answer)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        place = ".".join(str(step) for step in first["loc"])
-        raise Unavailable(f"{path} answered otherwise than a vLLM that polar knows: {place}: {first['msg']}") from error
+        raise Unavailable(f"{path} answered otherwise than a vLLM that polar knows: {_first(error)}") from error
+
+
+def _first(error: ValidationError) -> str:
+    first = error.errors(include_url=False, include_input=False)[0]
+    return f"{'.'.join(str(step) for step in first['loc'])}: {first['msg']}"

@@ -26,7 +26,7 @@ class _Span(BaseModel):
 class _Choice(BaseModel):
     text: str
     """Without the token that ended the reply, and cut before a stop string."""
-    token_ids: list[int]
+    token_ids: list[int] | None = None
     logprobs: object = None
     finish_reason: str | None = None
     stop_reason: str | int | None = None
@@ -46,10 +46,14 @@ class Generated(BaseModel):
         return self.choices[0]
 
     @property
+    def ids(self) -> list[int]:
+        return self.choice.token_ids or []
+
+    @property
     def ended(self) -> bool:
         """Whether the model ended its reply with a token of its own, the last one."""
         choice = self.choice
-        return choice.finish_reason == _ENDED and not isinstance(choice.stop_reason, str) and bool(choice.token_ids)
+        return choice.finish_reason == _ENDED and not isinstance(choice.stop_reason, str) and bool(self.ids)
 
     @property
     def weight_versions(self) -> Spans:
@@ -72,14 +76,14 @@ def shown_ids(generated: Generated) -> tuple[list[int], str]:
     choice = generated.choice
     kept: list[int] = []
     at = 0
-    for token_id, piece in zip(choice.token_ids, pieces_of(choice.logprobs) or [], strict=False):
+    for token_id, piece in zip(generated.ids, pieces_of(choice.logprobs) or [], strict=False):
         if choice.text.startswith(piece, at):
             kept.append(token_id)
             at += len(piece)
     if at == len(choice.text) or isinstance(choice.stop_reason, str):
         return kept, choice.text[at:]
     # Tokens that read otherwise alone than in the text, as with a tokenizer that marks words by their leading blank.
-    return choice.token_ids[:-1] if generated.ended else choice.token_ids, ""
+    return generated.ids[:-1] if generated.ended else generated.ids, ""
 
 
 def with_rest(message: Json, rest: str) -> Json:

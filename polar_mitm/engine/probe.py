@@ -11,6 +11,7 @@ from polar_mitm.engine.body import TOKEN_DATA
 from polar_mitm.engine.refusals import engine_error, read_refusal
 from polar_mitm.engine.sample import Completion, TokenData, read_completion, token_data
 from polar_mitm.engine.transport import Answer, Transport
+from polar_mitm.prompts import Tokens
 
 _CERTAIN: Final = -1000.0
 """vLLM writes -9999 for a token with no probability left; no raw log-probability comes near."""
@@ -53,6 +54,15 @@ class Capabilities:
     @property
     def exact(self) -> bool:
         return self.not_exact is None
+
+    def tokens(self, wanted: Tokens | None) -> tuple[Tokens, str | None]:
+        """How prompts are to go to this engine, `exact` where nobody wants otherwise and it offers that; and why they
+        do not, where nobody asked for messages. EngineUnfit when `exact` is wanted and not offered."""
+        if wanted == "exact" and self.not_exact is not None:
+            raise EngineUnfit(self.url, f"prompts of token ids are asked for, but it {self.not_exact}")
+        if wanted is not None:
+            return wanted, None
+        return ("exact", None) if self.exact else ("chat", f"the engine {self.not_exact}")
 
 
 async def probe(transport: Transport, wanted_model: str | None) -> Capabilities:

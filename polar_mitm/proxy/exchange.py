@@ -8,11 +8,13 @@ import asyncio
 import logging
 import time
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 from polar_mitm.capture.log import verify
 from polar_mitm.capture.record import (
     Asked,
+    Built,
     Call,
     Checks,
     Delivery,
@@ -40,6 +42,7 @@ from polar_mitm.engine.client import Sample
 from polar_mitm.engine.scripted import tool_call_regex
 from polar_mitm.json_text import dumps
 from polar_mitm.providers import Ask, Provider, Request
+from polar_mitm.proxy.chains import Reading
 from polar_mitm.proxy.kinds import Opening, classify
 from polar_mitm.proxy.sessions import Session
 from polar_mitm.proxy.shared import Shared
@@ -70,6 +73,8 @@ class Exchange:
         self.request = request
         self.ask = ask
         self.call = _draft(session, provider, request, ask)
+        self.reading: Reading | None = None
+        """Its history, once the call is under way."""
         self.scripted = False
         """Whether the engine was made to sample a tool call of the session's script."""
         self.token_bytes: list[bytes] | None = None
@@ -103,13 +108,17 @@ class Exchange:
         try:
             sample = await self._sample()
             self._record(sample)
+            if sample.unread:
+                raise sample.unread
             if self.scripted and not sample.tool_calls and sample.finish_reason != "length":
                 mend = "start vLLM with --enable-auto-tool-choice --tool-call-parser hermes"
                 raise CallError("engine", f"the engine did not read the scripted tool call: {mend}")
             if sample.finish_reason == "abort":
                 # Somebody else ended the request in the engine; half an answer must not pass for a whole one.
                 raise CallError("engine", "the engine gave up this request")
-            return self._render(sample)
+            answer = self._render(sample)
+            self._remember(sample)
+            return answer
         except CallError as error:
             return self.failed(error)
         except Exception:  # the border: whatever broke, a client whose stream is open learns of it in its own form too
@@ -134,13 +143,18 @@ class Exchange:
         return self.call
 
     async def _sample(self) -> Sample:
-        session, chat = self.session, self.ask.chat
+        session = self.session
+        self.reading = reading = session.chains.read(self.ask.chat)
+        chat = reading.chat
+        sample = partial(session.engine.chat, chat, overrides=session.sampling, tokens=session.tokens)
+        if session.tokens == "exact":
+            sample = partial(sample, continuation=reading.continuation())
         if session.script is None:
-            return await session.engine.chat(chat, overrides=session.sampling)
+            return await sample()
         if self.call.origin.kind == "turn" and (regex := _scripted_turn(session, chat)):
             self.scripted = True
-            return await session.engine.chat(chat, overrides=session.sampling, force_regex=regex)
-        return await session.engine.chat(chat, overrides=session.sampling, tool_choice_none=True)
+            return await sample(force_regex=regex)
+        return await sample(tool_choice_none=True)
 
     def _record(self, sample: Sample) -> None:
         capabilities = self.session.engine.capabilities
@@ -156,8 +170,13 @@ class Exchange:
             logprobs_mode=capabilities.logprobs_mode,
             template_hash=capabilities.template_hash,
             tokenizer_hash=capabilities.tokenizer_hash,
+            tokens=sample.tokens,
         )
         call.prompt_ids = sample.prompt_ids
+        if self.session.tokens == "exact":
+            call.built = self._built(sample)
+        if self.reading and self.reading.parent:
+            call.parent_call_id = self.reading.parent
         self.token_bytes = sample.token_bytes
         calls = self._minted(sample)
         call.response = Response(
@@ -170,11 +189,35 @@ class Exchange:
             logprobs=sample.logprobs,
             forced=sample.forced,
             finish_reason=sample.finish_reason,
+            weight_versions=sample.weight_versions,
         )
         call.checks = verify(call)
         call.checks.decode_matches_text = sample.decode_matches_text
         if sample.invalid_reason:
             call.checks.valid, call.checks.invalid_reason = False, sample.invalid_reason
+
+    def _built(self, sample: Sample) -> Built:
+        reading = self.reading
+        if reading is None or reading.reply is None or not sample.built_ids:
+            from_call_id = None
+        else:
+            from_call_id = reading.reply.call_id
+        broken, why = sample.broken, sample.why
+        if broken is None and reading:
+            broken, why = reading.broken, reading.why
+        return Built(from_call_id=from_call_id, ids=sample.built_ids, broken=broken, why=why)
+
+    def _remember(self, sample: Sample) -> None:
+        """So that the request which continues this call is known to."""
+        assert self.reading and self.call.response
+        self.session.chains.add(
+            self.reading,
+            self.call.identity.call_id,
+            Assistant(sample.text, sample.reasoning, self._minted(sample)),
+            sample,
+            with_ids=self.session.tokens == "exact",
+            repaired=bool(self.call.response.repairs),
+        )
 
     def _minted(self, sample: Sample) -> tuple[ToolCall, ...]:
         """The sampled tool calls under ids of our own, the same in the answer, the record and later histories."""

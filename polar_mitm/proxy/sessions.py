@@ -14,6 +14,8 @@ from typing import Any
 
 from polar_mitm.capture.session import SessionLog
 from polar_mitm.engine.client import Engine
+from polar_mitm.prompts import Tokens
+from polar_mitm.proxy.chains import Chains
 from polar_mitm.proxy.kinds import Opening
 
 KEY_HEADERS = ("x-api-key", "x-goog-api-key", "api-key", "authorization")
@@ -42,6 +44,10 @@ class Session:
     """Sampling parameters of the session; they win over what the harness asks."""
     script: tuple[Step, ...] | None = None
     """Scripted turns; after the last one, the model may only answer with text. None: the model chooses freely."""
+    tokens: Tokens = "chat"
+    """How its prompts go to the engine."""
+    chains: Chains = field(default_factory=Chains)
+    """What its model has said so far."""
     main: Opening | None = None
     """How its first turn began, where it is one run of one harness: side requests are told by how they differ."""
 

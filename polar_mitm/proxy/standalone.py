@@ -40,6 +40,9 @@ class Standalone:
             "polar_session_mb", str, "2000", "How large, in MB, calls.jsonl and flows.mitm may each grow."
         )
         loader.add_option("polar_keepalive", str, "10", "Longest silence of an open stream, in seconds.")
+        loader.add_option(
+            "polar_tokens", str, "", "How prompts go to the engine: exact (token ids), chat, or as it can when empty."
+        )
         try:
             ctx.options.process_deferred()
         except exceptions.OptionsError as error:
@@ -57,6 +60,8 @@ class Standalone:
         if "polar_session_mb" in updated:
             megabytes = _number("polar_session_mb", ctx.options.polar_session_mb, least=1, unit="megabytes")
             self.border.session_bytes = int(megabytes * 10**6)
+        if "polar_tokens" in updated and ctx.options.polar_tokens not in ("", "exact", "chat"):
+            raise exceptions.OptionsError(f"polar_tokens: {ctx.options.polar_tokens!r} is neither exact nor chat")
         if "polar_engine_url" in updated and not ctx.options.polar_engine_url.startswith(("http://", "https://")):
             raise exceptions.OptionsError(f"polar_engine_url: {ctx.options.polar_engine_url!r} is no http(s) URL")
 
@@ -83,6 +88,7 @@ class Standalone:
         )
         try:
             capabilities = await self.engine.open()
+            tokens, reason = capabilities.tokens(options.polar_tokens or None)
             folder = SessionFolder.create(Path(options.polar_out), new_session_id())
         except (EngineNotReady, OSError) as error:
             logger.error("polar: %s", error)
@@ -94,9 +100,15 @@ class Standalone:
             engine=SessionEngine(
                 url=capabilities.url, model=capabilities.model, engine_version=capabilities.engine_version
             ),
+            tokens=tokens,
+            tokens_reason=reason,
         )
-        self.border.sessions.anyone = Session(id=record.session_id, log=SessionLog(folder, record), engine=self.engine)
+        self.border.sessions.anyone = Session(
+            id=record.session_id, log=SessionLog(folder, record), engine=self.engine, tokens=tokens
+        )
         logger.info("polar: %s on %s; calls go to %s", capabilities.model, capabilities.url, folder.calls)
+        if reason:
+            logger.info("polar: prompts go as messages, not as token ids: %s", reason)
 
 
 def _number(name: str, text: str, *, least: float, unit: str = "seconds") -> float:

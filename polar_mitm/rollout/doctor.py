@@ -1,9 +1,11 @@
 """Looks at this machine: what a run would need, whether it is here, and the mend where it is not."""
 
+import asyncio
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from polar_mitm.engine.client import Capabilities, Engine, EngineNotReady
 from polar_mitm.engine.install import is_installed
 from polar_mitm.engine.local import find
 from polar_mitm.engine.models import MODELS, is_built
@@ -21,12 +23,15 @@ class Finding:
     """Whether the demo needs it and can't install it by itself."""
 
 
-def examine() -> list[Finding]:
-    """Everything that `polar demo` and `polar run-task` use. Takes a second or two: it starts a sandbox."""
-    return list(_findings())
+def examine(engine_url: str | None = None) -> list[Finding]:
+    """Everything that `polar demo` and `polar run-task` use, with the engine at this URL where one is given.
+
+    Takes a second or two: it starts a sandbox, and has engines that run sample a token.
+    """
+    return list(_findings(engine_url))
 
 
-def _findings() -> Iterator[Finding]:
+def _findings(engine_url: str | None) -> Iterator[Finding]:
     for tool in ("git", "npm"):
         path = shutil.which(tool)
         yield Finding(tool, path is not None, path or f"not on PATH: install {tool}", needed=True)
@@ -44,3 +49,23 @@ def _findings() -> Iterator[Finding]:
         says = f"served at {running.url}" if running else "built" if is_built(model) else "not built"
         mend = "" if is_built(model) else f": polar model install {model}"
         yield Finding(f"model {model}", is_built(model), says + mend)
+        if running:
+            yield _tokens(running.url)
+    if engine_url:
+        yield _tokens(engine_url)
+
+
+def _tokens(url: str) -> Finding:
+    """How prompts go to this engine."""
+    try:
+        found = asyncio.run(_asked(url))
+    except EngineNotReady as error:
+        return Finding("tokens", False, str(error))
+    if found.exact:
+        return Finding("tokens", True, f"exact: prompts go to {found.url} as token ids")
+    return Finding("tokens", False, f"chat: prompts go to {found.url} as messages, for it {found.not_exact}")
+
+
+async def _asked(url: str) -> Capabilities:
+    async with Engine(url) as engine:
+        return engine.capabilities

@@ -8,6 +8,7 @@ from pathlib import Path
 from polar_mitm.engine.client import Engine
 from polar_mitm.harnesses import HARNESSES
 from polar_mitm.harnesses.window import too_long
+from polar_mitm.prompts import Tokens
 from polar_mitm.proxy.addons import core
 from polar_mitm.proxy.border import Border
 from polar_mitm.proxy.master import EmbeddedProxy
@@ -30,15 +31,18 @@ async def run_tasks(
     out: Path,
     concurrency: int = 1,
     resume: bool = False,
+    tokens: Tokens | None = None,
     done: Callable[[Outcome], None],
 ) -> list[Outcome]:
     """Run the samples of each scenario's tasks, at most `concurrency` at once; `done` hears of each as it ends.
 
     With `resume`, samples that are done in `out` are not run again and come back as they are; those that were begun
-    only are run as a next attempt. The outcomes come in order of scenarios, tasks and samples.
-    Raises NotReady, HarnessMissing, RunBusy and ProxyFailed before any sample starts.
+    only are run as a next attempt. `tokens`: how prompts go to the engine, by default as it can. The outcomes come in
+    order of scenarios, tasks and samples.
+    Raises NotReady, EngineUnfit, HarnessMissing, RunBusy and ProxyFailed before any sample starts.
     On cancellation every running sample is ended and closed first.
     """
+    tokens, reason = engine.capabilities.tokens(tokens)
     await _check([scenario for scenario, _ in work], engine, out)
     with held(out, alone=resume):
         kept = await asyncio.to_thread(take_up, out) if resume else Kept()
@@ -60,7 +64,7 @@ async def run_tasks(
                 for scenario, tasks in work:
                     harness = HARNESSES[scenario.harness]
                     sandbox = SANDBOXES[scenario.sandbox]
-                    job = Job(scenario, harness, harness.find(), sandbox, engine, border, proxy, out)
+                    job = Job(scenario, harness, harness.find(), sandbox, engine, border, proxy, out, tokens, reason)
                     running += [
                         group.create_task(one(job, task, sample))
                         for task in tasks

@@ -16,6 +16,7 @@ from polar_mitm.capture.session import (
 )
 from polar_mitm.engine.client import Engine
 from polar_mitm.harnesses.base import Access, Harness, Installed, Prepared
+from polar_mitm.prompts import Tokens
 from polar_mitm.proxy.border import Border
 from polar_mitm.proxy.master import EmbeddedProxy
 from polar_mitm.proxy.sessions import Session, Step
@@ -47,6 +48,9 @@ class Job:
     border: Border
     proxy: EmbeddedProxy
     out: Path
+    tokens: Tokens = "chat"
+    tokens_reason: str | None = None
+    """Why prompts go as messages, where nobody asked for that."""
 
 
 async def run_sample(job: Job, task: Task, sample: int, attempt: int = 1) -> Outcome:
@@ -65,6 +69,7 @@ async def run_sample(job: Job, task: Task, sample: int, attempt: int = 1) -> Out
             "harness_version": job.installed.version,
         },
         sampling=job.scenario.sampling,
+        tokens=job.tokens,
     )
     job.border.sessions.add(session)
     try:
@@ -164,6 +169,8 @@ def _record(job: Job, task: Task, session_id: str, sample: int, attempt: int) ->
         engine=SessionEngine(
             url=capabilities.url, model=capabilities.model, engine_version=capabilities.engine_version
         ),
+        tokens=job.tokens,
+        tokens_reason=job.tokens_reason,
         started_at=time.time(),
     )
 

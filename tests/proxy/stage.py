@@ -23,6 +23,7 @@ from polar_mitm.capture.reader import read_calls
 from polar_mitm.capture.record import Call
 from polar_mitm.capture.session import SessionFolder, SessionLog, SessionRecord, new_session_id
 from polar_mitm.engine.client import Engine
+from polar_mitm.prompts import Tokens
 from polar_mitm.proxy.addons import core
 from polar_mitm.proxy.border import Border
 from polar_mitm.proxy.master import EmbeddedProxy
@@ -66,6 +67,8 @@ class Stage:
     proxy: EmbeddedProxy
     out: Path
     http: aiohttp.ClientSession
+    tokens: Tokens = "chat"
+    """How the sessions' prompts go to the engine."""
     sessions: list[Session] = field(default_factory=list)
     late_s: float = 0.0
     """How late this event loop, which the proxy shares, has run in all: what a busy machine takes from every limit."""
@@ -84,7 +87,9 @@ class Stage:
     def open_session(self, **fields: Any) -> Session:
         folder = SessionFolder.create(self.out, new_session_id())
         log = SessionLog(folder, SessionRecord(session_id=folder.path.name, started_at=time.time()), durability="none")
-        session = Session(id=folder.path.name, log=log, engine=self.engine, **fields)
+        session = Session(
+            **{"id": folder.path.name, "log": log, "engine": self.engine, "tokens": self.tokens, **fields}
+        )
         self.border.sessions.add(session)
         self.sessions.append(session)
         return session
@@ -151,6 +156,7 @@ async def staged(
     grace_s: float = 10.0,
     keepalive_s: float = 10.0,
     engine_url: str | None = None,
+    tokens: Tokens = "chat",
     **options: Any,
 ) -> AsyncIterator[Stage]:
     """A proxy with one open session, in front of an engine that gives these replies, or of a real one."""
@@ -161,7 +167,7 @@ async def staged(
     ):
         border = Border(grace_s=grace_s, keepalive_s=keepalive_s)
         async with EmbeddedProxy(core(border), **options) as proxy:
-            stage = Stage(fake, engine, border, proxy, out, http)
+            stage = Stage(fake, engine, border, proxy, out, http, tokens)
             stage.open_session()
             measuring = asyncio.create_task(stage.measure())
             yield stage

@@ -9,11 +9,11 @@ import orjson
 import pytest
 
 from tests.conftest import Staged
-from tests.fakes.vllm import Reply, ids_of
+from tests.fakes.vllm import Reply, prompt_of
 from tests.proxy.asks import ANTHROPIC, CHAT, GOOGLE, RESPONSES, Ask, with_tool
 from tests.proxy.stage import Stage, until
 
-PROMPT = len(ids_of("user:Say hello.:None\n"))
+PROMPT = len(prompt_of({"role": "user", "content": "Say hello."}))
 """The stand-in engine's tokens of the prompt that every ask here has."""
 
 
