@@ -49,7 +49,7 @@ async def test_it_prints_one_plain_line_a_call(proxy_home: Path, tmp_path: Path)
     assert len(time) == 8
     assert session.startswith("ses_")
     assert (provider, model, kind, finish) == ("anthropic", "claude\ufffd[31m-9", "turn", "stop")
-    assert tokens == "21→7"
+    assert tokens == "29→7"
     assert seconds.endswith(" s")
     assert "sk-secret-of-mine" not in "".join(printed)
 
