@@ -72,7 +72,8 @@ def _row(session: Session, trace: Trace | None) -> Row:
 
 def _turn(turn: Turn) -> dict[str, Any]:
     spans = [{"start": start, "end": end, "version": version} for start, end, version in turn.weight_versions]
-    return turn.model_dump(exclude={"drift", "weight_versions"}) | {"weight_versions": spans}
+    kept = turn.model_dump(exclude={"drift", "weight_versions", "sampling"})
+    return kept | {"sampling": packed(turn.sampling), "weight_versions": spans}
 
 
 def reward(session: Session, trace: Trace | None) -> float | None:
@@ -112,6 +113,9 @@ def _parquet(path: Path) -> Sink:
             ("started_at", pa.float64()),
             ("finish_reason", text),
             ("policy_version", text),
+            ("logprobs_mode", text),
+            ("sampling", text),
+            ("tools", words),
             ("bin", text),
             ("reason", text),
             ("reward", pa.float64()),
