@@ -85,6 +85,7 @@ def _tell(found: dict[str, Any], target: Path) -> None:
         notes.append(f"without a reward: {_count(found['without_reward'])}")
     if found["across_versions"]:
         notes.append(f"sampled by several policy versions: {_count(found['across_versions'])}")
+    notes += [f"{count} trained turns were {caution}" for caution, count in found["cautions"].items()]
     if not found["trained_tokens"]:
         notes.append("there is no token to train on in it")
     for note in notes:

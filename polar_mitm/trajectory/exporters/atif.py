@@ -140,7 +140,9 @@ def _metrics(trace: Trace, turn: Turn) -> Row:
         "extra": {
             "loss_mask": trace.loss_mask[turn.start : turn.end],
             **turn.model_dump(include={"call_id", "relation", "kind", "bin", "finish_reason", "policy_version"}),
-            "weight_versions": turn.weight_versions or None,
+            "weight_versions": turn.weight_versions,
+            "logprobs_mode": turn.logprobs_mode,
+            "sampling": turn.sampling,
             "reward": turn.reward,
         },
     }

@@ -52,6 +52,8 @@ class Tally:
     """Sessions that are not masked and have no reward."""
     across_versions: int = 0
     """Sessions that more than one policy version sampled."""
+    cautions: Counter[str] = field(default_factory=Counter)
+    """Trained turns whose log-probabilities are not the sampler's, by reason."""
     models: set[str] = field(default_factory=set)
     groups: dict[str, int] = field(default_factory=dict)
     members: Counter[str] = field(default_factory=Counter)

@@ -71,9 +71,25 @@ def _row(session: Session, trace: Trace | None) -> Row:
 
 
 def _turn(turn: Turn) -> dict[str, Any]:
-    spans = [{"start": start, "end": end, "version": version} for start, end, version in turn.weight_versions]
-    kept = turn.model_dump(exclude={"drift", "weight_versions", "sampling"})
-    return kept | {"sampling": packed(turn.sampling), "weight_versions": spans}
+    return {
+        "call_id": turn.call_id,
+        "start": turn.start,
+        "end": turn.end,
+        "relation": turn.relation,
+        "kind": turn.kind,
+        "started_at": turn.started_at,
+        "finish_reason": turn.finish_reason,
+        "policy_version": turn.policy_version,
+        "weight_versions": [
+            {"start": start, "end": end, "version": version} for start, end, version in turn.weight_versions
+        ],
+        "logprobs_mode": turn.logprobs_mode,
+        "sampling": packed(turn.sampling),
+        "tools": turn.tools,
+        "bin": turn.bin,
+        "reason": turn.reason,
+        "reward": turn.reward,
+    }
 
 
 def reward(session: Session, trace: Trace | None) -> float | None:
@@ -113,13 +129,13 @@ def _parquet(path: Path) -> Sink:
             ("started_at", pa.float64()),
             ("finish_reason", text),
             ("policy_version", text),
+            ("weight_versions", pa.list_(span)),
             ("logprobs_mode", text),
             ("sampling", text),
             ("tools", words),
             ("bin", text),
             ("reason", text),
             ("reward", pa.float64()),
-            ("weight_versions", pa.list_(span)),
         ]
     )
     columns = {

@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from polar_mitm.trajectory.cautions import cautions
 from polar_mitm.trajectory.exporters.base import ExportRefused, Format, Session, Sink, Tally
 from polar_mitm.trajectory.exporters.check import checked
 from polar_mitm.trajectory.exporters.output import appearing
@@ -71,6 +72,10 @@ def _write(session: Session, form: Format, sink: Sink, tally: Tally) -> None:
         tally.masked[trajectory.masked] += 1
     elif trajectory.reward is None and all(trace.reward is None for trace in trajectory.traces):
         tally.without_reward += 1
+    for trace in trajectory.traces:
+        for turn in trace.turns:
+            if any(trace.loss_mask[turn.start : turn.end]):
+                tally.cautions.update(cautions(turn))
     versions = {version for trace in trajectory.traces for version in trace.policy_versions}
     tally.across_versions += len(versions) > 1
 
@@ -86,4 +91,5 @@ def summary(tally: Tally) -> dict[str, Any]:
         "left_out": {what: count for what, count in tally.left_out.items() if count},
         "without_reward": tally.without_reward,
         "across_versions": tally.across_versions,
+        "cautions": dict(tally.cautions),
     }

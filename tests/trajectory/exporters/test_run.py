@@ -186,7 +186,16 @@ def test_the_summary_counts_what_a_reader_must_know(tmp_path: Path) -> None:
         "left_out": {"sessions without a sampled token": 1},
         "without_reward": 1,
         "across_versions": 1,
+        "cautions": {},
     }
+
+
+def test_turns_sampled_otherwise_than_their_logprobs_say_are_counted_once_trained(tmp_path: Path) -> None:
+    warm = {"sampling": {"temperature": 0.7}, "logprobs_mode": "raw_logprobs"}
+    turns = [turn_of("c0", 0, 3, **warm), turn_of("c1", 5, 8, **warm)]
+    made = trace().model_copy(update={"turns": turns, "loss_mask": [1, 1, 1, 0, 0, 0, 0, 0]})
+    tally = export([session("ses_a", made)], FORMATS["jsonl"], tmp_path / "out.jsonl")
+    assert tally.cautions == {"sampled at temperature 0.7, and the log-probabilities are those at 1": 1}
 
 
 def test_without_pyarrow_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
