@@ -4,7 +4,7 @@ import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -36,11 +36,11 @@ def calls(
             for file in captures(path):
                 _print(file)
             return
-        captured = {shown_as(file): list(read_calls(file)) for file in captures(path)}
+        files = captures(path)
         if call is None:
-            _table(captured, json=json)
+            _table({shown_as(file): [call_row(call) for call in read_calls(file)] for file in files}, json=json)
             return
-        chosen, place = _find(captured, call)
+        chosen, place = _find(files, call)
         known = vocabulary_for([chosen], tokenizer, engine_url)
         if json:
             print_json(call_json(chosen, known))
@@ -70,8 +70,7 @@ def shown_as(file: Path) -> Path:
     return file.parent if text_of(file).name == "calls.jsonl" else file
 
 
-def _table(captured: Mapping[Path, Sequence[Call]], *, json: bool) -> None:
-    rows_of = {path: [call_row(call) for call in calls] for path, calls in captured.items()}
+def _table(rows_of: Mapping[Path, Sequence[dict[str, Any]]], *, json: bool) -> None:
     if json:
         print_json({str(path): rows for path, rows in rows_of.items()})
         return
@@ -82,14 +81,15 @@ def _table(captured: Mapping[Path, Sequence[Call]], *, json: bool) -> None:
             tell(out, "the model was not given: " + ", ".join(f"{field} x{count}" for field, count in lost.items()))
 
 
-def _find(captured: Mapping[Path, Sequence[Call]], name: str) -> tuple[Call, str]:
+def _find(files: Sequence[Path], name: str) -> tuple[Call, str]:
     """The call of this number or id, and which of its session's it is. BadParameter when there is not just one."""
-    found = [
-        (call, f"call {number} of {len(calls)}")
-        for calls in captured.values()
-        for number, call in enumerate(calls, 1)
-        if name in (str(number), call.identity.call_id)
-    ]
+    found: list[tuple[Call, str]] = []
+    for file in files:
+        number, here = 0, []
+        for number, call in enumerate(read_calls(file), 1):  # one at a time: a long session's prompts fill the memory
+            if name in (str(number), call.identity.call_id):
+                here.append((call, number))
+        found += [(call, f"call {place} of {number}") for call, place in here]
     if not found:
         raise typer.BadParameter(f"no call has the number or id {name!r}", param_hint="--call")
     if len(found) > 1:

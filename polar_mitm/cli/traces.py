@@ -1,6 +1,7 @@
 """`polar traces PATH`: what captured calls become for a trainer, and what became of every sampled token."""
 
 from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, cast
 
@@ -39,6 +40,10 @@ RewrittenName = Annotated[
         callback=one_of(["fork", "substitute"]),
     ),
 ]
+
+
+TELLING = 8
+"""Calls whose text is held against a tokenizer: enough to tell another model's."""
 
 
 def traces(
@@ -131,7 +136,7 @@ class _Look:
         engine = session.load().engine
         model = engine.model if engine else ""
         if model not in self._known:
-            calls = list(read_calls(session.calls)) if session.calls.exists() else []
+            calls = list(islice(read_calls(session.calls), TELLING)) if session.calls.exists() else []
             self._known[model] = vocabulary_for(calls, self.tokenizer, self.engine_url)
         return self._known[model]
 

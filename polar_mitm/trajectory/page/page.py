@@ -27,6 +27,8 @@ TRACES: Final = 100
 TURN: Final = (1200, 300)
 """Tokens at the beginning and at the end of what one call sampled."""
 PROMPT: Final = (100, 200)
+FORKED: Final = (0, 120)
+"""Of the prompt of a trace that another one leads to."""
 BETWEEN: Final = (120, 120)
 """Of the context between two turns."""
 MESSAGES: Final = 6
@@ -117,7 +119,8 @@ class _Trace:
         return sum(turn.end - turn.start for turn in self.trace.turns)
 
     def prompt(self) -> Run:
-        return context(self.trace.prompt_ids, self.vocabulary, self.budget, head=PROMPT[0], tail=PROMPT[1])
+        head, tail = FORKED if self.trace.lineage.of_trace else PROMPT
+        return context(self.trace.prompt_ids, self.vocabulary, self.budget, head=head, tail=tail)
 
     def turns(self) -> Iterator[tuple[Turn, int, Run, Run]]:
         """Each with the length of the context before it, that context, and what was sampled."""
