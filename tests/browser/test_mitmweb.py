@@ -77,5 +77,44 @@ async def test_a_call_opens_with_its_tokens_and_its_row_says_how_it_went(
         await page.close()
 
 
+async def test_the_command_polar_session_shows_one_sessions_flows(
+    browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("POLAR_HOME", str(tmp_path / "home"))
+    flows = tmp_path / "flows.mitm"
+    with flows.open("wb") as file:
+        for name in (NAME, "ses_02"):
+            for call in a_long_day(name).calls:
+                FlowWriter(file).add(flow_of(call))
+    seen = await window(browser, "desktop")
+    async with FlowReader(flows, free_port()) as reader:
+        await seen.page.goto(reader.web_url)
+        rows = seen.page.locator("tr", has=seen.page.locator("td.col-path"))
+        await expect(rows).to_have_count(12)
+        assert await run(seen.page, "polar.session", "ses_02") == {"value": "ses_02: 6 flows"}
+        await expect(rows).to_have_count(6)
+        await expect(rows.first).to_contain_text("ses_02")
+        assert "sessions here have an id" in (await run(seen.page, "polar.session", "ses_9"))["error"]
+        exported = await run(seen.page, "polar.export", "@shown", str(tmp_path / "out"))
+        assert exported == {"value": f"{tmp_path}/out/ses_02: 6 calls, 4 traces"}
+        await run(seen.page, "polar.session")
+        await expect(rows).to_have_count(12)
+        await seen.page.close()
+
+
+async def run(page: Page, command: str, *arguments: str) -> dict[str, str]:
+    """As mitmweb's command bar does."""
+    answer: dict[str, str] = await page.evaluate(
+        """async ([command, args]) => {
+            const token = /_mitmproxy_xsrf=([^;]*)/.exec(document.cookie)[1];
+            const headers = {"X-XSRFToken": token, "Content-Type": "application/json"};
+            const body = JSON.stringify({arguments: args});
+            return (await fetch("./commands/" + command, {method: "POST", headers, body})).json();
+        }""",
+        [command, list(arguments)],
+    )
+    return answer
+
+
 async def tab(page: Page, name: str) -> None:
     await page.get_by_text(name, exact=True).first.click()
