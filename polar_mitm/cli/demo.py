@@ -40,8 +40,10 @@ def demo(
     session = shown(outcomes[0].folder)
     polar = "polar" if shutil.which("polar") else shown(Path(sys.argv[0]).absolute())
     out.print(
-        f"\nThe calls, token by token:   {session}/calls.jsonl\n"
+        f"\nThe records:                 {session}/calls.jsonl\n"
         f"A row a call:                {polar} calls {out_folder}\n"
+        f"A call, token by token:      {polar} calls {session} --call 1\n"
+        f"What a trainer gets:         {polar} traces {out_folder}\n"
         f"The flows in mitmweb:        {polar} web --read {session}/flows.mitm\n"
         f"Next, a file made by a tool: {polar} run-task scenarios/write_file.yaml",
         highlight=False,
