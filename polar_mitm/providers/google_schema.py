@@ -1,5 +1,6 @@
 """Google's `Schema` objects (an OpenAPI 3.0 subset in proto JSON) as JSON Schema."""
 
+from functools import lru_cache
 from typing import Any
 
 from polar_mitm.chat import Json
@@ -16,6 +17,8 @@ RENAMED = {"defs": "$defs", "ref": "$ref"}
 DROPPED = frozenset({"nullable", "propertyOrdering", "example"})
 
 
+# A bounded cache: the names are the client's.
+@lru_cache(maxsize=1000)
 def camel_case(name: str) -> str:
     """`any_of` as `anyOf`: proto JSON may be written either way. A leading underscore stays."""
     head, *rest = name.lstrip("_").split("_")
