@@ -119,6 +119,8 @@ class Recorded:
     created: int
     prompt: int
     completion: int
+    thought: int
+    """Tokens of the reasoning, a byte each, where the engine tells them: in answers to prompts of token ids."""
 
 
 def recorded(on: Stage) -> list[Recorded]:
@@ -128,6 +130,7 @@ def recorded(on: Stage) -> list[Recorded]:
             int(call.identity.started_at),
             len(call.prompt_ids),
             len(call.response.response_ids),
+            len(call.response.reasoning.encode()) if call.engine.tokens == "exact" else 0,
         )
         for call in on.calls()
         if call.response
@@ -173,7 +176,7 @@ def chat_completion(call: Recorded, message: Json, *, finish: str = "stop") -> J
             "completion_tokens": call.completion,
             "total_tokens": call.prompt + call.completion,
             "prompt_tokens_details": {"cached_tokens": 0},
-            "completion_tokens_details": {"reasoning_tokens": 0},
+            "completion_tokens_details": {"reasoning_tokens": call.thought},
         },
     }
 
@@ -197,7 +200,7 @@ def response(call: Recorded, *output: Json, text: str, tools: list[Json], **more
             "input_tokens": call.prompt,
             "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
             "output_tokens": call.completion,
-            "output_tokens_details": {"reasoning_tokens": 0},
+            "output_tokens_details": {"reasoning_tokens": call.thought},
             "total_tokens": call.prompt + call.completion,
         },
         "user": None,
@@ -340,9 +343,11 @@ def content(call: Recorded, *parts: Json, whole: bool = True) -> Json:
         candidate["finishReason"] = "STOP"
         reply["usageMetadata"] = {
             "promptTokenCount": call.prompt,
-            "candidatesTokenCount": call.completion,
+            "candidatesTokenCount": call.completion - call.thought,
             "totalTokenCount": call.prompt + call.completion,
         }
+        if call.thought:
+            reply["usageMetadata"]["thoughtsTokenCount"] = call.thought
     return reply
 
 
