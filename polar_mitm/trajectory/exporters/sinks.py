@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from polar_mitm.trajectory.exporters.base import PackageMissing, Row
+from polar_mitm.trajectory.exporters.base import ExportRefused, PackageMissing, Row
 from polar_mitm.trajectory.exporters.text import line
 
 if TYPE_CHECKING:
@@ -35,7 +35,10 @@ class Documents:
         self._folder = path
 
     def write(self, row: Row) -> None:
-        with (self._folder / f"{row['name']}.json").open("xb") as file:
+        name = f"{row['name']}.json"
+        if Path(name).name != name:
+            raise ExportRefused(f"session {row['name']} would be a file elsewhere: its id in session.json was edited")
+        with (self._folder / name).open("xb") as file:
             file.write(line(row["document"]))
 
     def close(self) -> None:

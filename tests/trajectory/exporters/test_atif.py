@@ -4,8 +4,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from polar_mitm.trajectory.exporters import FORMATS
-from polar_mitm.trajectory.exporters.base import Session
+from polar_mitm.trajectory.exporters.base import ExportRefused, Session
 from polar_mitm.trajectory.exporters.run import export
 from polar_mitm.trajectory.trace import Lineage
 from tests.trajectory.exporters.samples import PROMPT, masked, session, trace, without_traces
@@ -62,6 +64,13 @@ def test_a_masked_session_says_why_and_one_without_calls_has_a_document_too(tmp_
     assert documents["ses_0.json"]["steps"] == [
         {"step_id": 1, "source": "system", "message": "No model call was captured."}
     ]
+
+
+@pytest.mark.parametrize("name", ["../ses_a", "a/b", "/ses_a"])
+def test_a_session_writes_no_file_elsewhere(name: str, tmp_path: Path) -> None:
+    with pytest.raises(ExportRefused, match="would be a file elsewhere"):
+        written(tmp_path, session(name))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_images_are_named_and_a_tool_result_without_its_call_is_a_users_step(tmp_path: Path) -> None:
