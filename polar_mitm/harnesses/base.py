@@ -70,6 +70,10 @@ class Facts:
     """What it sends in each turn that names its session, as in the call record's `harness_ids`."""
     side_requests: tuple[str, ...] = ()
     """What it asks for beside the turns of its task, and what comes of it."""
+    sub_agents: bool = False
+    """Whether its model can start other agents."""
+    sub_agent_finish: ToolCall | None = None
+    """The call with which a sub-agent must end. None: it ends with a turn that calls nothing."""
     takes: frozenset[Literal["extra_instructions", "mcp_servers", "max_turns", "login"]] = frozenset()
     """The parts of an assignment, beside the instruction, that it has a place for. A login works in proxy mode only."""
 
@@ -158,6 +162,9 @@ class Harness(Protocol):
 
     def tool_call(self, action: Action, layout: Layout) -> ToolCall:
         """The call of its own tool that does this."""
+
+    def delegate(self, prompt: str) -> ToolCall:
+        """The call that starts a sub-agent on this prompt. For harnesses whose facts say that they have some."""
 
     def answer(self, stdout: str, home: Path) -> str:
         """The final text of a run, out of what it printed or left in its HOME. Empty when it gave none."""

@@ -39,6 +39,7 @@ FACTS = Facts(
         "HEAD /api/hello in base-url mode: 200",
         "settings, policy limits, bootstrap, telemetry at api.anthropic.com in proxy mode: 404",
     ),
+    sub_agents=True,
     takes=frozenset({"extra_instructions", "mcp_servers", "max_turns", "login"}),
 )
 FINISH: ToolCall | None = None
@@ -107,6 +108,11 @@ def tool_call(action: Action, layout: Layout) -> ToolCall:
             return "Edit", {"file_path": str(layout.workspace / path), "old_string": old, "new_string": new}
         case ListFolder() | Shell():
             return "Bash", {"command": in_shell(action)}
+
+
+def delegate(prompt: str) -> ToolCall:
+    kind = {"subagent_type": "general-purpose", "run_in_background": False}
+    return "Agent", {"description": "A part of the task", "prompt": prompt, **kind}
 
 
 def answer(stdout: str, home: Path) -> str:

@@ -30,6 +30,7 @@ FACTS = Facts(
         "GET chatgpt.com/backend-api/wham/accounts/check with a login: an account without constraints",
         "models, plugins and metrics at chatgpt.com, github.com and ab.chatgpt.com: 404",
     ),
+    sub_agents=True,
     takes=frozenset({"extra_instructions", "mcp_servers", "login"}),
 )
 FINISH: ToolCall | None = None
@@ -70,6 +71,11 @@ def prepare(installed: Installed, access: Access, layout: Layout, assignment: As
 def tool_call(action: Action, layout: Layout) -> ToolCall:
     """The classic tool set has a shell and no tools for files."""
     return "exec_command", {"cmd": in_shell(action)}
+
+
+def delegate(prompt: str) -> ToolCall:
+    """It runs beside the one that started it, which is not kept waiting."""
+    return "multi_agent_v1__spawn_agent", {"message": prompt}
 
 
 def answer(stdout: str, home: Path) -> str:

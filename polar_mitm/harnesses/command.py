@@ -60,5 +60,9 @@ def tool_call(action: Action, layout: Layout) -> ToolCall:
     return "shell", {"command": in_shell(action)}
 
 
+def delegate(prompt: str) -> ToolCall:
+    raise NotImplementedError(f"{NAME} has no sub-agents")
+
+
 def answer(stdout: str, home: Path) -> str:
     return stdout.strip()

@@ -36,6 +36,8 @@ FACTS = Facts(
         "tokeninfo, userinfo and loadCodeAssist with a login: an account of the standard tier",
         "quotas, experiments and telemetry: 404",
     ),
+    sub_agents=True,
+    sub_agent_finish=("complete_task", {"result": {"response": "Done."}}),
     takes=frozenset({"extra_instructions", "mcp_servers", "max_turns", "login"}),
 )
 FINISH: ToolCall | None = None
@@ -88,6 +90,10 @@ def tool_call(action: Action, layout: Layout) -> ToolCall:
             return "replace", {"file_path": path, "instruction": about, "old_string": old, "new_string": new}
         case Shell():
             return "run_shell_command", {"command": in_shell(action)}
+
+
+def delegate(prompt: str) -> ToolCall:
+    return "invoke_agent", {"agent_name": "generalist", "prompt": prompt}
 
 
 def answer(stdout: str, home: Path) -> str:

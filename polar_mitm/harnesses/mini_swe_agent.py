@@ -68,6 +68,10 @@ def tool_call(action: Action, layout: Layout) -> ToolCall:
     return "bash", {"command": in_shell(action)}
 
 
+def delegate(prompt: str) -> ToolCall:
+    raise NotImplementedError(f"{NAME} has no sub-agents")
+
+
 def answer(stdout: str, home: Path) -> str:
     """What it submitted, else the last text that its model gave."""
     try:

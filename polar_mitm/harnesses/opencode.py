@@ -38,6 +38,7 @@ FACTS = Facts(
         "a title for the session, beside the first turn: a call of kind title",
         "npm for @opencode-ai/plugin, models.opencode.ai: 404",
     ),
+    sub_agents=True,
     takes=frozenset({"extra_instructions", "mcp_servers", "max_turns"}),
 )
 FINISH: ToolCall | None = None
@@ -88,6 +89,10 @@ def tool_call(action: Action, layout: Layout) -> ToolCall:
             return "edit", {"filePath": str(layout.workspace / path), "oldString": old, "newString": new}
         case ListFolder() | Shell():
             return "bash", {"command": in_shell(action)}
+
+
+def delegate(prompt: str) -> ToolCall:
+    return "task", {"description": "A part of the task", "prompt": prompt, "subagent_type": "general"}
 
 
 def answer(stdout: str, home: Path) -> str:

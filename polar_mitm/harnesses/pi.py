@@ -95,6 +95,10 @@ def tool_call(action: Action, layout: Layout) -> ToolCall:
             return "bash", {"command": in_shell(action)}
 
 
+def delegate(prompt: str) -> ToolCall:
+    raise NotImplementedError(f"{NAME} has no sub-agents")
+
+
 def answer(stdout: str, home: Path) -> str:
     """Print mode prints the last assistant text and nothing else."""
     return stdout.strip()

@@ -38,5 +38,9 @@ def tool_call(action: Action, layout: Layout) -> ToolCall:
     return pi.tool_call(action, layout)
 
 
+def delegate(prompt: str) -> ToolCall:
+    raise NotImplementedError(f"{NAME} has no sub-agents")
+
+
 def answer(stdout: str, home: Path) -> str:
     return pi.answer(stdout, home)

@@ -33,6 +33,7 @@ FACTS = Facts(
     providers={"base-url": "openai-chat", "proxy": "openai-chat"},
     session_ids={"proxy": ("metadata.sessionId",)},
     side_requests=("telemetry at rum.aliyuncs.com, which privacy.usageStatisticsEnabled turns off",),
+    sub_agents=True,
     takes=frozenset({"extra_instructions", "mcp_servers", "max_turns"}),
 )
 FINISH: ToolCall | None = None
@@ -82,6 +83,11 @@ def tool_call(action: Action, layout: Layout) -> ToolCall:
             return "edit", {"file_path": place, "old_string": old, "new_string": new}
         case ListFolder() | Shell():
             return "run_shell_command", {"command": in_shell(action), "is_background": False}
+
+
+def delegate(prompt: str) -> ToolCall:
+    kind = {"subagent_type": "general-purpose", "run_in_background": False}
+    return "agent", {"description": "A part of the task", "prompt": prompt, **kind}
 
 
 def answer(stdout: str, home: Path) -> str:

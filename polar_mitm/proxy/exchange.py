@@ -44,6 +44,7 @@ from polar_mitm.json_text import dumps
 from polar_mitm.providers import Ask, Provider, Request
 from polar_mitm.proxy.chains import Reading
 from polar_mitm.proxy.kinds import Opening, classify
+from polar_mitm.proxy.scripting import next_step
 from polar_mitm.proxy.sessions import Session
 from polar_mitm.proxy.shared import Shared
 
@@ -116,6 +117,7 @@ class Exchange:
             if sample.finish_reason == "abort":
                 # Somebody else ended the request in the engine; half an answer must not pass for a whole one.
                 raise CallError("engine", "the engine gave up this request")
+            self.session.progress.done(self.call.origin.kind)
             answer = self._render(sample)
             self._remember(sample)
             return answer
@@ -151,9 +153,9 @@ class Exchange:
             sample = partial(sample, continuation=reading.continuation())
         if session.script is None:
             return await sample()
-        if self.call.origin.kind == "turn" and (regex := _scripted_turn(session, chat)):
+        if step := next_step(session.script, session.progress, self.call.origin.kind, chat):
             self.scripted = True
-            return await sample(force_regex=regex)
+            return await sample(force_regex=tool_call_regex(step.tool, dict(step.arguments)))
         return await sample(tool_choice_none=True)
 
     def _record(self, sample: Sample) -> None:
@@ -288,22 +290,6 @@ def _finish_reason(sample: Sample) -> FinishReason:
             return sample.finish_reason
         case _:
             return "stop"
-
-
-def _scripted_turn(session: Session, chat: ChatRequest) -> str | None:
-    """The regex of the tool call scripted for this turn, None when the model may only talk.
-
-    The turn is counted in the history itself, so a retried request gets the same step. A request that does not offer
-    the step's tool is not a turn of the task; side requests never come here.
-    """
-    assert session.script is not None
-    done = sum(1 for message in chat.messages if isinstance(message, Assistant) and message.tool_calls)
-    if done >= len(session.script):
-        return None
-    step = session.script[done]
-    if all(tool.name != step.tool for tool in chat.tools):
-        return None
-    return tool_call_regex(step.tool, dict(step.arguments))
 
 
 def _draft(session: Session, provider: Provider, request: Request, ask: Ask) -> Call:

@@ -17,17 +17,12 @@ from polar_mitm.engine.client import Engine
 from polar_mitm.prompts import Tokens
 from polar_mitm.proxy.chains import Chains
 from polar_mitm.proxy.kinds import Opening
+from polar_mitm.proxy.scripting import Progress, Step
+
+__all__ = ["KEY_HEADERS", "Session", "Sessions", "Step", "UnknownSession", "find_key", "same", "split_session_path"]
 
 KEY_HEADERS = ("x-api-key", "x-goog-api-key", "api-key", "authorization")
 """Where the provider SDKs put the API key; `api-key` is Azure's."""
-
-
-@dataclass(slots=True, frozen=True)
-class Step:
-    """One scripted turn: the tool call that the engine is made to sample."""
-
-    tool: str
-    arguments: Mapping[str, Any]
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
@@ -48,6 +43,8 @@ class Session:
     """How its prompts go to the engine."""
     chains: Chains = field(default_factory=Chains)
     """What its model has said so far."""
+    progress: Progress = field(default_factory=Progress)
+    """How far it is in its script."""
     main: Opening | None = None
     """How its first turn began, where it is one run of one harness: side requests are told by how they differ."""
 

@@ -74,10 +74,16 @@ async def run_tasks(
 
 
 async def _check(scenarios: Sequence[Scenario], engine: Engine, out: Path) -> None:
-    window = engine.capabilities.max_model_len
-    for name in dict.fromkeys(scenario.harness for scenario in scenarios):
-        HARNESSES[name].find()
-        if window and (why := too_long(HARNESSES[name], window, HARNESSES.values())):
+    served = engine.capabilities.max_model_len
+    for scenario in scenarios:
+        harness = HARNESSES[scenario.harness]
+        harness.find()
+        if served and scenario.window and scenario.window > served:
+            raise NotReady(
+                f"{scenario.name} asks for a window of {scenario.window:,}, and the engine serves {served:,}"
+            )
+        window = scenario.window or served
+        if window and (why := too_long(harness, window, HARNESSES.values())):
             raise NotReady(why)
     for name in sorted({scenario.sandbox for scenario in scenarios}):
         if problems := await asyncio.to_thread(SANDBOXES[name].check):

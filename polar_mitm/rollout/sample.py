@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import time
+from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,10 +16,12 @@ from polar_mitm.capture.session import (
     new_session_id,
 )
 from polar_mitm.engine.client import Engine
+from polar_mitm.harnesses.actions import ToolCall
 from polar_mitm.harnesses.base import Access, Harness, Installed, Prepared
 from polar_mitm.prompts import Tokens
 from polar_mitm.proxy.border import Border
 from polar_mitm.proxy.master import EmbeddedProxy
+from polar_mitm.proxy.scripting import count
 from polar_mitm.proxy.sessions import Session, Step
 from polar_mitm.rollout.judging import judge, printed
 from polar_mitm.rollout.outcome import Outcome, calls_of
@@ -27,6 +30,7 @@ from polar_mitm.sandboxes.bridge import UnixBridge
 from polar_mitm.tasks.evaluators import Finished
 from polar_mitm.tasks.place import Place, place_of
 from polar_mitm.tasks.scenario import Scenario
+from polar_mitm.tasks.scenario import Step as ScriptStep
 from polar_mitm.tasks.task_set import Task
 from polar_mitm.tasks.workspace import Workspace
 
@@ -133,7 +137,7 @@ async def _grade(
     calls = calls_of(folder)
     folder.workspace_diff.write_bytes(await workspace.diff())
     last_words = (await asyncio.to_thread(printed, folder.stderr)).strip() or stdout.strip()
-    status, reason = judge(ended, calls, steps=len(session.script or ()), last_words=last_words)
+    status, reason = judge(ended, calls, steps=count(session.script or ()), last_words=last_words)
     record = session.log.session
     if status != "error":
         finished = Finished(
@@ -178,14 +182,21 @@ def _record(job: Job, task: Task, session_id: str, sample: int, attempt: int) ->
 def _script(job: Job, layout: Layout) -> tuple[Step, ...] | None:
     if not job.scenario.script:
         return None
-    steps = []
-    for step in job.scenario.script:
-        action = step.action
-        tool, arguments = job.harness.tool_call(action, layout) if action else (step.tool or "", step.arguments)
-        steps.append(Step(tool, arguments))
-    if job.harness.FINISH:
-        steps.append(Step(*job.harness.FINISH))
-    return tuple(steps)
+    return tuple(_steps(job.harness, layout, job.scenario.script, job.harness.FINISH))
+
+
+def _steps(harness: Harness, layout: Layout, script: Sequence[ScriptStep], finish: ToolCall | None) -> Iterator[Step]:
+    """The steps as calls of the harness's own tools, and the call that ends the run."""
+    for step in script:
+        if agent := step.agent:
+            inner = tuple(_steps(harness, layout, agent.script, harness.FACTS.sub_agent_finish))
+            yield Step(*harness.delegate(agent.prompt), agent.prompt, inner)
+        elif action := step.action:
+            yield Step(*harness.tool_call(action, layout))
+        else:
+            yield Step(step.tool or "", step.arguments)
+    if finish:
+        yield Step(*finish)
 
 
 def _access(job: Job, session: Session, layout: Layout) -> Access:
@@ -195,8 +206,13 @@ def _access(job: Job, session: Session, layout: Layout) -> Access:
         proxy_url=f"http://{session.id}:{session.token}@127.0.0.1:{layout.proxy_port}",
         key=session.token,
         model=job.engine.capabilities.model,
-        max_model_len=job.engine.capabilities.max_model_len or UNKNOWN_WINDOW,
+        max_model_len=_window(job),
     )
+
+
+def _window(job: Job) -> int:
+    served = job.engine.capabilities.max_model_len or UNKNOWN_WINDOW
+    return min(served, job.scenario.window or served)
 
 
 def _spec(

@@ -103,12 +103,14 @@ class Step(_Part):
     """A file."""
     write: Write | None = None
     edit: Edit | None = None
+    agent: "SubAgent | None" = None
+    """A sub-agent is started."""
     tool: Text | None = None
     arguments: dict[str, JsonValue] = {}
 
     @property
     def action(self) -> Action | None:
-        """What it does; None where it names a tool."""
+        """What it does; None where it names a tool or starts a sub-agent."""
         match self:
             case Step(shell=str(command)):
                 return Shell(command)
@@ -127,7 +129,7 @@ class Step(_Part):
         given = [name for name in type(self).model_fields if name != "arguments" and getattr(self, name) is not None]
         if len(given) != 1 or (self.arguments and given != ["tool"]):
             raise PydanticCustomError(
-                "step", "expected one of shell, list, read, write, edit, or `tool: NAME` with `arguments`"
+                "step", "expected one of shell, list, read, write, edit, agent, or `tool: NAME` with `arguments`"
             )
         return self
 
@@ -160,6 +162,13 @@ class LimitFields(_Part):
 
     def limits(self) -> Limits:
         return Limits(**self.model_dump())
+
+
+class SubAgent(_Part):
+    """A sub-agent that the model is made to start, and the tool calls of its first turns."""
+
+    prompt: Text
+    script: list[Step] = []
 
 
 class TaskSet(_Part):
@@ -209,6 +218,8 @@ class Scenario(_Part):
     model: Text = "smollm2"
     """Name of a local model."""
     samples: Annotated[int, Field(ge=1)] = 1
+    window: Annotated[int, Field(ge=1024)] | None = None
+    """Tokens that the harness is told its model may have, prompt and answer together; the engine's own by default."""
     timeout_s: Annotated[float, Field(gt=0)] = 600
     """Seconds that the harness may run."""
     sampling: Sampling = Sampling()
@@ -267,7 +278,11 @@ class Scenario(_Part):
 
     @model_validator(mode="after")
     def _fits_the_harness(self) -> Self:
-        if refused := refusals(HARNESSES[self.harness], self.intercept, self.assignment("")):
+        harness = HARNESSES[self.harness]
+        refused = refusals(harness, self.intercept, self.assignment(""))
+        if not harness.FACTS.sub_agents and any(step.agent for step in self.script):
+            refused.append(f"{self.harness} has no sub-agents: leave the script's `agent` steps out")
+        if refused:
             raise PydanticCustomError("harness", "{refused}", {"refused": "; ".join(refused)})
         return self
 
@@ -479,8 +494,9 @@ def _siblings(location: Sequence[int | str]) -> tuple[str, ...]:
             return tuple(McpServer.model_fields)
         case ("script", int()):
             return tuple(Step.model_fields)
-        case ("script", int(), "write" | "edit" as action):
-            return tuple((Write if action == "write" else Edit).model_fields)
+        case ("script", int(), "write" | "edit" | "agent" as action):
+            parts: dict[str, type[_Part]] = {"write": Write, "edit": Edit, "agent": SubAgent}
+            return tuple(parts[action].model_fields)
         case _:
             return ()
 

@@ -205,11 +205,11 @@ BAD = {
     ),
     "step of both kinds": (
         f"instruction: hi\nscript:\n  - shell: a\n  - shell: x\n    tool: y\n{EVALUATOR}",
-        ":4: script.2: expected one of shell, list, read, write, edit, or `tool: NAME` with `arguments`",
+        ":4: script.2: expected one of shell, list, read, write, edit, agent, or `tool: NAME` with `arguments`",
     ),
     "shell step with arguments": (
         f"instruction: hi\nscript: [{{shell: x, arguments: {{a: 1}}}}]\n{EVALUATOR}",
-        ":2: script.1: expected one of shell, list, read, write, edit, or `tool: NAME` with `arguments`",
+        ":2: script.1: expected one of shell, list, read, write, edit, agent, or `tool: NAME` with `arguments`",
     ),
     "field that the harness has no place for": (
         f"instruction: hi\nharness: codex\nmax_turns: 3\n{EVALUATOR}",
