@@ -13,6 +13,7 @@ from rich.text import Text
 from polar_mitm.capture.record import Call
 from polar_mitm.cli.coloured import context, legend, sampled, token_table
 from polar_mitm.cli.vocabularies import Known
+from polar_mitm.proxy.view import built
 from polar_mitm.rollout.outcome import mean_logprob
 from polar_mitm.tokens.pieces import spelled, visible
 
@@ -78,6 +79,7 @@ def _facts(call: Call) -> Padding:
         "kind": origin.kind + (f" ({origin.kind_reason})" if origin.kind_reason else ""),
         "time": f"{began}, {identity.finished_at - identity.started_at:.1f} s",
         "engine": _engine(call) if engine else "it gave no answer",
+        "prompt": built(call),
         "asked": _values(call.request.sampling_asked),
         "sent": _values(call.request.sampling_sent),
         "record": "valid" if call.checks.valid else f"not valid: {call.checks.invalid_reason}; never trained on",

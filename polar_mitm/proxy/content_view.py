@@ -12,7 +12,7 @@ from mitmproxy.contentviews import Contentview, Metadata, SyntaxHighlight
 from mitmproxy.http import HTTPFlow
 
 from polar_mitm.capture.record import Call, Response
-from polar_mitm.proxy.view import RECORD, TOKENS, recorded
+from polar_mitm.proxy.view import RECORD, TOKENS, built, recorded
 from polar_mitm.tokens.find import find_vocabulary
 from polar_mitm.tokens.pieces import level, spelled, text_of, visible
 from polar_mitm.tokens.vocabulary import Vocabulary
@@ -75,6 +75,7 @@ def _asked(call: Call, data: bytes) -> Iterator[str]:
 def _answered(call: Call, texts: list[str] | None, vocabulary: Vocabulary | None) -> Iterator[str]:
     valid = "yes" if call.checks.valid else f"no, never trained on: {visible(call.checks.invalid_reason or '')}"
     yield f"valid: {valid}"
+    yield f"prompt: {visible(built(call))}"
     if call.error:
         yield f"error: {call.error.fault}: {visible(call.error.what)}"
     yield from _lost(call)

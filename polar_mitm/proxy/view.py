@@ -70,6 +70,16 @@ def recorded(flow: Flow) -> Call | None:
     return decode_call(str(flow.metadata[RECORD]).encode())
 
 
+def built(call: Call) -> str:
+    """How its prompt went to the engine."""
+    if not call.engine or call.engine.tokens == "chat":
+        return "as messages, which the engine rendered"
+    if not call.built or call.built.from_call_id is None:
+        why = call.built.why if call.built else ""
+        return "as token ids, all of them rendered" + (f": {why}" if why else "")
+    return f"as token ids, the first {call.built.ids:,} those of {call.built.from_call_id}, as they were sampled"
+
+
 def turn(call: Call) -> int:
     """From 1: one more than the answers in the conversation so far."""
     return 1 + len([message for message in call.request.messages if message.get("role") == "assistant"])

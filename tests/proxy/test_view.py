@@ -4,8 +4,8 @@ import pytest
 from mitmproxy.test import tflow
 from mitmproxy.utils import emoji
 
-from polar_mitm.capture.record import Call, Failure
-from polar_mitm.proxy.view import annotate, comment, mark
+from polar_mitm.capture.record import Built, Call, Failure
+from polar_mitm.proxy.view import annotate, built, comment, mark
 from tests.capture.samples import assistant, make_call, user
 
 
@@ -33,6 +33,18 @@ def test_a_comment_counts_the_turns_of_the_conversation_and_names_a_side_request
 def test_a_comment_leaves_forced_tokens_out_of_the_mean() -> None:
     assert comment(call(logprobs=[-9.0, -0.5], forced=[(0, 1)])).startswith("turn 1 3→2 -0.50 ")
     assert comment(call(logprobs=[-9.0, -0.5], forced=[(0, 2)])).startswith("turn 1 3→2 - ")
+
+
+def test_how_a_prompt_went_to_the_engine_is_said() -> None:
+    made = call()
+    assert made.engine
+    assert built(made) == "as messages, which the engine rendered"
+    made.engine.tokens, made.built = "exact", None
+    assert built(made) == "as token ids, all of them rendered"
+    made.built = Built(why="the tools changed")
+    assert built(made) == "as token ids, all of them rendered: the tools changed"
+    made.built = Built(from_call_id="call_0", ids=1200)
+    assert built(made) == "as token ids, the first 1,200 those of call_0, as they were sampled"
 
 
 def test_a_comment_names_the_reward_where_it_is_known() -> None:
