@@ -40,15 +40,16 @@ def loads(text: bytes | str) -> Any:
         raise ValueError("nested too deep") from error
 
 
-def dumps(value: object) -> bytes:
-    """Compact UTF-8 JSON in the key order of `value`.
+def dumps(value: object, *, indent: bool = False) -> bytes:
+    """UTF-8 JSON in the key order of `value`, compact or indented by two.
 
     Raises TypeError or ValueError for what it cannot hold: no value of JSON's, half of a surrogate pair.
     """
     try:
-        return orjson.dumps(value)
+        return orjson.dumps(value, option=orjson.OPT_INDENT_2 if indent else None)
     except TypeError:
-        return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+        form: dict[str, Any] = {"indent": 2} if indent else {"separators": (",", ":")}
+        return json.dumps(value, ensure_ascii=False, allow_nan=False, **form).encode()
 
 
 def _finite(text: str) -> float:

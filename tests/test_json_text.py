@@ -28,6 +28,7 @@ def test_an_integer_of_any_size_is_read_exactly(number: int, form: str) -> None:
 @pytest.mark.parametrize("number", INTEGERS)
 def test_an_integer_of_any_size_is_written_exactly(number: int) -> None:
     assert dumps({"é": [number, 1.5]}) == f'{{"é":[{number},1.5]}}'.encode()
+    assert dumps({"a": [number]}, indent=True) == f'{{\n  "a": [\n    {number}\n  ]\n}}'.encode()
 
 
 values = st.recursive(

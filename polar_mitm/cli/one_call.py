@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
-import orjson
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
@@ -13,6 +12,7 @@ from rich.text import Text
 from polar_mitm.capture.record import Call
 from polar_mitm.cli.coloured import context, legend, sampled, token_table
 from polar_mitm.cli.vocabularies import Known
+from polar_mitm.json_text import dumps
 from polar_mitm.proxy.view import built
 from polar_mitm.rollout.outcome import mean_logprob
 from polar_mitm.tokens.pieces import spelled, visible
@@ -169,4 +169,4 @@ def _values(values: Mapping[str, Any]) -> str:
 
 
 def _dumped(value: object) -> str:
-    return orjson.dumps(value, default=str).decode()
+    return dumps(value).decode()

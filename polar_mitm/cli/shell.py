@@ -8,7 +8,6 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Annotated, Any, Literal
 
-import orjson
 import typer
 from rich.console import Console
 
@@ -20,6 +19,7 @@ from polar_mitm.engine.local import EngineFailed
 from polar_mitm.engine.steps import InstallFailed as EngineInstallFailed
 from polar_mitm.harnesses.base import HarnessMissing
 from polar_mitm.harnesses.install import InstallFailed as HarnessInstallFailed
+from polar_mitm.json_text import dumps
 from polar_mitm.proxy.lines import printable
 from polar_mitm.proxy.master import ProxyFailed
 from polar_mitm.proxy.saved import FlowFileError
@@ -98,7 +98,7 @@ def tell(console: Console, text: str, *, style: str | None = None) -> None:
 
 def print_json(value: Any) -> None:
     """One JSON document on standard output, indented."""
-    sys.stdout.write(orjson.dumps(value, option=orjson.OPT_INDENT_2).decode() + "\n")
+    sys.stdout.write(dumps(value, indent=True).decode() + "\n")
 
 
 @contextmanager

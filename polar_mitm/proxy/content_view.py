@@ -11,6 +11,7 @@ import orjson
 from mitmproxy.contentviews import Contentview, Metadata, SyntaxHighlight
 from mitmproxy.http import HTTPFlow
 
+from polar_mitm import json_text
 from polar_mitm.capture.record import Call, Response
 from polar_mitm.proxy.view import RECORD, TOKENS, built, recorded
 from polar_mitm.tokens.find import find_vocabulary
@@ -138,10 +139,10 @@ def _texts(flow: HTTPFlow) -> list[str] | None:
 
 def _indented(data: bytes) -> str:
     try:
-        return orjson.dumps(orjson.loads(data), option=orjson.OPT_INDENT_2).decode()
-    except orjson.JSONDecodeError:
+        return json_text.dumps(json_text.loads(data), indent=True).decode()
+    except ValueError:
         return data.decode(errors="replace")
 
 
 def _dumped(value: object) -> str:
-    return visible(orjson.dumps(value, default=str).decode())
+    return visible(json_text.dumps(value).decode())

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from itertools import zip_longest
 from typing import Any
 
-import orjson
-
+from polar_mitm.json_text import loads
 from polar_mitm.trajectory.seen import Seen
 from polar_mitm.trajectory.summary import text_in
 from polar_mitm.trajectory.trace import Cause
@@ -135,8 +134,8 @@ def _images(message: Message) -> int:
 
 def _json(text: object) -> object:
     try:
-        return orjson.loads(text) if isinstance(text, str) else text
-    except orjson.JSONDecodeError:
+        return loads(text) if isinstance(text, str) else text
+    except ValueError:
         return text
 
 

@@ -1,10 +1,13 @@
 """Integers over 64 bits through the whole proxy and back: in a schema, in a call, in the next turn's history."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from polar_mitm.cli import app
 from tests.conformance import test_anthropic, test_google
 from tests.conformance.sampled import last
 from tests.conformance.test_google import types
@@ -31,6 +34,14 @@ def check(on: Stage) -> None:
     assert call.parent_call_id == on.calls()[0].identity.call_id
 
 
+def check_shown(folder: Path) -> None:
+    """What a person is shown of the call is every digit as well."""
+    for more in ([], ["--json"]):
+        shown = CliRunner().invoke(app, ["calls", str(folder), "--call", "1", "--full", *more])
+        assert (shown.exit_code, shown.exception) == (0, None)
+        assert str(BIG) in shown.output and str(LOW) in shown.output
+
+
 @pytest.mark.parametrize("as_stream", [False, True], ids=["json", "stream"])
 async def test_as_anthropics_objects(as_stream: bool, stage: Staged) -> None:
     asked: Any = {**test_anthropic.ASKED, "tools": [{"name": "shell", "input_schema": SCHEMA}]}
@@ -46,6 +57,7 @@ async def test_as_anthropics_objects(as_stream: bool, stage: Staged) -> None:
         history = [{"role": "assistant", "content": message.content}, {"role": "user", "content": [result]}]
         await client.messages.create(**{**asked, "messages": [*asked["messages"], *history]})
         check(on)
+    check_shown(on.out)
 
 
 @pytest.mark.parametrize("as_stream", [False, True], ids=["json", "stream"])
