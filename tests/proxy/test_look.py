@@ -1,5 +1,7 @@
 """What the addon for looking does to flows: it filters, it writes out, and it adds the reward to a saved comment."""
 
+import asyncio
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -7,6 +9,7 @@ import pytest
 from mitmproxy import exceptions
 from mitmproxy.addons.view import View
 from mitmproxy.http import HTTPFlow
+from mitmproxy.io import FlowWriter
 from mitmproxy.test import taddons, tflow
 from typer.testing import CliRunner
 
@@ -18,6 +21,7 @@ from polar_mitm.proxy.view import annotate, comment, recorded
 from polar_mitm.trajectory.trace import Trajectory
 from tests.capture.samples import assistant, make_call, user
 
+MITMDUMP = Path(sys.executable).with_name("mitmdump")
 NAMES = ("ses_01a22a52e159930b", "ses_02b")
 
 
@@ -128,3 +132,19 @@ def test_a_saved_flow_gets_its_sessions_reward_onto_a_comment_that_is_polars(
         call = recorded(flow)
         assert call
         assert flow.comment == (comment(call, 0.5) if flow is saved and not edited else before)
+
+
+async def test_mitmdump_prints_the_tokens_of_saved_flows_with_the_script_for_looking(tmp_path: Path) -> None:
+    saved = tmp_path / "flows.mitm"
+    with saved.open("wb") as file:
+        FlowWriter(file).add(flow_of(NAMES[0], "call_1"))
+    script = Path(__file__).parents[2] / "addons" / "polar_look.py"
+    dump = await asyncio.create_subprocess_exec(
+        *(MITMDUMP, "-n", "-r", saved, "-s", script, "--flow-detail", "3", "--set", f"confdir={tmp_path}"),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    async with asyncio.timeout(60):
+        printed, _ = await dump.communicate()
+    assert dump.returncode == 0, printed
+    assert b"# sampled: 2 tokens" in printed
