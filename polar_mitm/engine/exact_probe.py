@@ -49,14 +49,13 @@ async def look(transport: Transport, model: str, window: int | None) -> TokenIn 
 async def _fault(routes: TokenIn, deadline: float) -> str | None:
     """What one sampled token lacks."""
     body = {"model": routes.model, "messages": [_ASKED], "max_tokens": 1, "temperature": 1.0, **TOKEN_DATA}
+    prompt = await routes.render(body, deadline)
+    # Some text, and not the one token: it may be the end of the reply, which is not parsed.
+    await routes.parse(prompt, prompt, body, "length", deadline)
     sampled = await routes.sample(Outgoing(body, False, (), 1), None, deadline)
     data = token_data(sampled.completion)
-    if sampled.unread:
-        return sampled.unread.message.removeprefix("the engine ")
     if data.invalid_reason or data.token_bytes is None:
         return f"gives no whole token data on its token routes: {data.invalid_reason or 'no bytes'}"
-    # The one token may have been the end of the reply, which is not parsed.
-    await routes.parse(data.prompt_ids, data.prompt_ids, body, "length", deadline)
     return None
 
 

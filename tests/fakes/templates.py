@@ -104,5 +104,5 @@ def renamed_end(messages: Sequence[Json], tools: Sequence[Json], go_on: bool) ->
 
 def markless(messages: Sequence[Json], tools: Sequence[Json], go_on: bool) -> str:
     """Plain text, in which any line may be the end of a reply."""
-    text = "".join(f"{m['role']}: {m.get('content') or ''}{calls_text(m)}\n" for m in messages)
-    return text + "assistant: " if go_on else text
+    text = "".join(f"{m['role']}:\n{m.get('content') or ''}{calls_text(m)}\n" for m in messages)
+    return text + "assistant:\n" if go_on else text

@@ -129,7 +129,11 @@ class FakeVllm:
             return web.json_response(_completion(prompt, self.probe, "."))
         self.requests.append(body)
         reply = await self._next(request)
-        return reply if isinstance(reply, web.Response) else web.json_response(_completion(prompt, reply, reply.text))
+        return (
+            reply
+            if isinstance(reply, web.Response)
+            else web.json_response(_completion(prompt, reply, reply.text, body.get("tool_choice")))
+        )
 
     async def _render(self, request: web.Request) -> web.Response:
         if RENDER in self.lacks:
@@ -255,7 +259,7 @@ def _sampled_ids(reply: Reply, text: str) -> list[int]:
     return [*ids, MARKS[reply.end]] if reply.finish_reason == "stop" and not reply.stop_reason else ids
 
 
-def _completion(prompt: list[int], reply: Reply, text: str) -> dict[str, Any]:
+def _completion(prompt: list[int], reply: Reply, text: str, choice: object = None) -> dict[str, Any]:
     ids = _sampled_ids(reply, text)
     message: dict[str, Any] = {"role": "assistant", "content": text or None, "reasoning": reply.reasoning}
     if reply.tool_calls:
@@ -275,17 +279,20 @@ def _completion(prompt: list[int], reply: Reply, text: str) -> dict[str, Any]:
                 "index": 0,
                 "message": message,
                 "logprobs": logprobs if reply.logprobs else None,
-                "finish_reason": "tool_calls" if reply.tool_calls else reply.finish_reason,
+                "finish_reason": "tool_calls"
+                if reply.tool_calls and not isinstance(choice, dict)
+                else reply.finish_reason,
                 "stop_reason": reply.stop_reason,
                 "token_ids": ids if reply.token_ids else None,
             }
         ],
-        "usage": _usage(prompt, ids),
+        "usage": _usage(prompt, ids)
+        | {"completion_tokens_details": {"reasoning_tokens": len(encoded(reply.reasoning or ""))}},
         "prompt_token_ids": prompt if reply.token_ids else None,
     }
 
 
-def _usage(prompt: list[int], ids: list[int]) -> dict[str, int]:
+def _usage(prompt: list[int], ids: list[int]) -> dict[str, Any]:
     return {"prompt_tokens": len(prompt), "completion_tokens": len(ids), "total_tokens": len(prompt) + len(ids)}
 
 
