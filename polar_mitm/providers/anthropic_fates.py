@@ -96,7 +96,7 @@ FATES: Mapping[str, Fate] = {
     "cache_control.ttl": CACHED,
     "context_management": Fate("ignored", "the conversation is never edited on the way to the model"),
     "compaction": EXTRA,
-    # A continued thread holds the new messages only. Refused in these words, pi sends the whole conversation.
+    # A continued thread holds the new messages only.
     "thread": EXTRA,
     "container": NO_SERVER_TOOLS,
     "mcp_servers": Fate("ignored", "nothing here connects to MCP servers; a client's own MCP tools are plain tools"),

@@ -162,6 +162,10 @@ _ERRORS: Mapping[str, tuple[int, str]] = {
 OVERFLOW = "prompt is too long: "
 
 
+# Anthropic's SDK and pi read this code and send the whole conversation, without `thread`, from then on.
+NO_THREADS: Json = {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
+
+
 def error(error: CallError) -> tuple[int, Json]:
     status, kind = _ERRORS[error.kind]
     message = error.message
@@ -170,7 +174,10 @@ def error(error: CallError) -> tuple[int, Json]:
         message = "{}{} tokens > {} maximum".format(OVERFLOW, *error.over)
     elif error.kind == "context_overflow" and not message.startswith(OVERFLOW):
         message = OVERFLOW + message
-    return status, {"type": "error", "error": {"type": kind, "message": message}}
+    body: Json = {"type": kind, "message": message}
+    if error.param == "thread":
+        body["details"] = NO_THREADS
+    return status, {"type": "error", "error": body}
 
 
 def stream_error(ask: AnthropicAsk, error_: CallError) -> bytes:

@@ -97,7 +97,9 @@ FATES: Fates = {
         "messages.*.tool_calls.*",
         {
             **carried("id type function function.name function.arguments custom custom.name custom.input"),
-            "index": emulated("calls are in the order of the list"),  # what some clients keep of a stream's chunks
+            # What clients of the SDK keep of a stream's chunks, and what its helpers made of the arguments.
+            "index": emulated("calls are in the order of the list"),
+            "function.parsed_arguments": emulated("the arguments say the same"),
         },
     ),
     **under(
@@ -124,6 +126,7 @@ FATES: Fates = {
     "messages.*.reasoning": CARRIED,
     "messages.*.reasoning_content": CARRIED,
     "messages.*.annotations": ignored(READS),
+    "messages.*.parsed": emulated("the content says the same"),
     "messages.*.cache_control": emulated(PREFIXES),
     "messages.*.content.*.cache_control": emulated(PREFIXES),
     "messages.*.content.*.image_url.cache_control": emulated(PREFIXES),

@@ -6,10 +6,12 @@ from typing import Any
 import httpx2
 import pytest
 from anthropic import AsyncAnthropic, AuthenticationError, BadRequestError, InternalServerError, NotFoundError
-from anthropic.types import Message
+from anthropic.lib.tools import BetaAsyncAbstractMemoryTool
+from anthropic.types import Message, beta
 
 from tests.conformance.conftest import Front
 from tests.conformance.sampled import CALLING, HELLO, MAX_TOKENS, PROMPT, SCHEMA, WARNINGS, Sampled, known, last
+from tests.conftest import Staged
 from tests.fakes.vllm import Reply
 from tests.proxy.asks import TOOL
 from tests.proxy.stage import Stage
@@ -136,6 +138,53 @@ async def test_through_the_proxy_port_with_an_unchanged_base_url(front: Front) -
             check_text(await client.messages.create(**ASKED), last(on))
             async with client.messages.stream(**ASKED) as stream:
                 check_text(await stream.get_final_message(), last(on))
+
+
+class Memory(BetaAsyncAbstractMemoryTool):
+    """Runs the memory tool: `view` lists what `insert` was given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept: list[str] = []
+
+    async def view(self, command: beta.BetaMemoryTool20250818ViewCommand) -> str:
+        return f"{command.path}: {self.kept}"
+
+    async def insert(self, command: beta.BetaMemoryTool20250818InsertCommand) -> str:
+        self.kept.append(command.insert_text)
+        return "done"
+
+    async def refuse(self, command: object) -> str:
+        raise AssertionError(command)
+
+    create = str_replace = delete = rename = refuse
+
+
+@pytest.mark.parametrize("as_stream", [False, True], ids=["json", "stream"])
+async def test_the_tool_runner_runs_a_client_tool_without_a_schema_to_the_end(as_stream: bool, stage: Staged) -> None:
+    kept = '{"command": "insert", "path": "/memories/a", "insert_line": 0, "insert_text": "Grüße"}'
+    viewed = '{"command": "view", "path": "/memories"}'
+    calling = Reply("", tool_calls=[("memory", kept), ("memory", viewed)])
+    memory = Memory()
+    async with stage(calling, HELLO) as on, sdk(on) as client:
+        runner: Any = client.beta.messages.tool_runner(**ASKED, tools=[memory], stream=as_stream)
+        message = await runner.until_done()
+        assert [block.text for block in message.content] == [HELLO.text]
+        assert memory.kept == ["Grüße"]
+        asked = last(on).call.request.messages
+        # The runner asks for a thread at first, is refused, and sends the whole conversation from then on.
+        assert [said["role"] for said in asked] == ["user", "assistant", "tool", "tool"]
+        assert [said["content"] for said in asked[2:]] == ["done", "/memories: ['Grüße']"]
+        assert [call["function"]["name"] for call in asked[1]["tool_calls"]] == ["memory", "memory"]
+        assert len(on.calls()) == 2
+
+
+async def test_a_thread_is_refused_by_the_code_that_the_sdk_knows(stage: Staged) -> None:
+    async with stage(HELLO) as on, sdk(on) as client:
+        asked: Any = {**ASKED, "thread": {"type": "create"}}
+        with pytest.raises(BadRequestError, match="thread: Extra inputs are not permitted") as refused:
+            await client.beta.messages.create(**asked)
+        assert refused.value.body["error"]["details"]["error_code"] == "thread_unsupported_request"  # type: ignore[index]
 
 
 async def test_errors_are_the_sdks_own_classes(stage: Any) -> None:

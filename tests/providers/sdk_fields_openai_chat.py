@@ -28,6 +28,8 @@ HARNESS_ONLY = {
     "messages.*.content.*.cache_control": "qwen-code, at dashscope",
     "messages.*.content.*.image_url.cache_control": "opencode, for Anthropic's models",
     "messages.*.tool_calls.*.index": "the openai SDK's users who send back what it made of a stream",
+    "messages.*.tool_calls.*.function.parsed_arguments": "the openai SDK's users who send back what its helpers parsed",
+    "messages.*.parsed": "the openai SDK's users who send back what its helpers parsed",
     "tools.*.cache_control": "qwen-code, at dashscope",
     "tools.*.function.cache_control": "pi, for Anthropic's models",
 }

@@ -579,6 +579,10 @@ def test_a_message_thread_is_refused_in_the_words_that_make_pi_send_everything(t
     with pytest.raises(CallError) as caught:
         parse(body(user("hi"), thread=thread))
     assert caught.value.message == "thread: Extra inputs are not permitted"
+    assert anthropic.error(caught.value)[1]["error"]["details"] == {
+        "error_code": "thread_unsupported_request",
+        "unsupported": ["thread"],
+    }
     assert caught.value.kind == "invalid_request"
 
 

@@ -330,8 +330,10 @@ def test_an_empty_text_part_adds_nothing_to_the_prompt() -> None:
 
 def test_what_stands_beside_a_call_of_the_history_is_noted_unless_it_says_nothing() -> None:
     function = {"name": "bash", "arguments": ARGUMENTS}
-    kept_of_a_stream = {"id": "c", "index": 0, "type": "function", "function": function}
+    parsed = {**function, "parsed_arguments": {"command": "echo hello > out.txt"}}
+    kept_of_a_stream = {"id": "c", "index": 0, "type": "function", "function": parsed}
     assistant: Json = {"role": "assistant", "content": None, "annotations": [], "tool_calls": [kept_of_a_stream]}
+    assistant["parsed"] = {"a": 1}
     assert not_carried(messages=[HI, assistant, {"role": "tool", "tool_call_id": "c", "content": "ok"}]) == {}
     signed = {**kept_of_a_stream, "extra_content": {"google": {}}, "function": {**function, "why": "x"}}
     lost = not_carried(messages=[HI, {**assistant, "tool_calls": [signed]}])
