@@ -74,8 +74,9 @@ def test_a_compaction_is_told_from_the_turns_around_it(harness: str, engine_url:
     assert kinds[0] == "turn"
 
 
+@pytest.mark.parametrize("login", [False, True], ids=["key", "login"])
 async def test_claude_code_in_a_terminal_asks_for_titles_counts_and_a_compaction_beside_its_turns(
-    engine_url: str, tmp_path: Path
+    login: bool, engine_url: str, tmp_path: Path
 ) -> None:
     need_parts("claude-code", "host")
     home, folder = tmp_path / "home", tmp_path / "folder"
@@ -97,14 +98,16 @@ async def test_claude_code_in_a_terminal_asks_for_titles_counts_and_a_compaction
             "TERM": "xterm-256color",
             "LANG": "C.UTF-8",
             "IS_SANDBOX": "1",
-            "ANTHROPIC_BASE_URL": on.base_url(session),
-            "ANTHROPIC_API_KEY": session.token,
             "DISABLE_AUTOUPDATER": "1",
             # It asks for titles only where it may send what it calls nonessential; all of that ends at the proxy.
             "HTTPS_PROXY": on.proxy_url(session),
             "NO_PROXY": "127.0.0.1",
             "NODE_EXTRA_CA_CERTS": str(on.proxy.ca),
         }
+        if login:  # at Anthropic's own host, and with a probe of what the account may still use
+            env["CLAUDE_CODE_OAUTH_TOKEN"] = "sk-ant-oat01-of-this-run"
+        else:
+            env |= {"ANTHROPIC_BASE_URL": on.base_url(session), "ANTHROPIC_API_KEY": session.token}
         claude = HARNESSES["claude-code"].find().command
         command = [*claude, "--dangerously-skip-permissions", "--model", on.engine.capabilities.model]
 
@@ -126,4 +129,4 @@ async def test_claude_code_in_a_terminal_asks_for_titles_counts_and_a_compaction
             await until(lambda: "compaction" in kinds(), seconds=60)
         by_path = {call.origin.path for call in on.calls(session)}
         assert by_path == {"/v1/messages"}  # a count is no call, and not recorded
-        assert kinds() == {"turn", "title", "compaction"}
+        assert kinds() == {"turn", "title", "compaction", *(["probe"] if login else [])}
