@@ -24,7 +24,7 @@ from polar_mitm.proxy.intercept import Intercept
 from tests.conftest import Sentinel, Staged
 from tests.fakes.vllm import Reply
 from tests.proxy.asks import ANTHROPIC, CHAT, GOOGLE, JSON_ASKS, RESPONSES, STREAM_ASKS, Ask, streamed
-from tests.proxy.stage import LIMIT_S, Got, Stage, Wire, until
+from tests.proxy.stage import LIMIT_S, Got, Stage, Wire, basic, until
 
 CODERS: dict[str, Callable[[bytes], bytes]] = {
     "gzip": gzip.compress,
@@ -193,6 +193,22 @@ async def test_trailers_that_are_no_headers_are_a_400_or_the_end_of_the_connecti
         assert b"200 OK" not in await wire.rest()
         assert on.calls() == []
         assert "crashed" not in caplog.text
+
+
+@pytest.mark.parametrize("ask", [CHAT, streamed(CHAT)], ids=["json", "stream"])
+async def test_a_client_that_closes_its_sending_side_counts_as_gone(ask: Ask, stage: Staged) -> None:
+    """No harness and no SDK does; docs/proxy.md says it."""
+    async with stage(Reply(delay_s=30), grace_s=0.1, keepalive_s=0.1) as on, Wire(on.proxy.port) as wire:
+        body = orjson.dumps(ask.body)
+        head = f"POST http://{ask.host}{ask.target} HTTP/1.1\r\nHost: {ask.host}\r\nContent-Length: {len(body)}\r\n"
+        await wire.send(f"{head}Proxy-Authorization: {basic(on.session)}\r\n\r\n".encode() + body)
+        await until(lambda: on.fake.running == 1)
+        wire.writer.write_eof()
+        assert b"Hello." not in await wire.rest()
+        await until(lambda: on.calls())
+        (call,) = on.calls()
+        assert call.delivery.status in ("aborted", "partial")
+        assert on.fake.cancelled == 1
 
 
 TOO_LARGE = {"anthropic": "request_too_large", "google": "INVALID_ARGUMENT"}
