@@ -24,6 +24,9 @@ _CONNECT_S: Final = 10.0
 _OVERLOADED: Final = (429, 503)
 _FIRST_PAUSE_S: Final = 0.5
 _LONGEST_PAUSE_S: Final = 10.0
+_LARGEST_ANSWER: Final = 512 * 2**20
+"""Bytes. 100,000 sampled tokens with their log-probabilities are about 30 MB; one answer without an end would take the
+memory of all sessions."""
 _KEEP_ALIVE_S: Final = 4.0
 """Under the 5 s after which vLLM closes an idle connection: a request must not meet a connection being closed."""
 
@@ -110,9 +113,17 @@ class Transport:
                 kind = response.content_type if "Content-Type" in response.headers else ""
                 is_json = bool(re.search(r"[/+]json$", kind))
                 pause = _seconds(response.headers.get("Retry-After"))
-                return Answer(response.status, is_json, kind, await response.read(), pause)
+                return Answer(response.status, is_json, kind, await self._body(response), pause)
         except (aiohttp.ClientError, OSError) as error:
             raise engine_error(self.url + path, "gave no answer", str(error) or type(error).__name__) from error
+
+    async def _body(self, response: aiohttp.ClientResponse) -> bytes:
+        whole = bytearray()
+        async for piece in response.content.iter_any():
+            whole += piece
+            if len(whole) > _LARGEST_ANSWER:
+                raise engine_error(self.url, f"answered with more than {_LARGEST_ANSWER} bytes")
+        return bytes(whole)
 
 
 def _seconds(retry_after: str | None) -> float | None:

@@ -136,6 +136,11 @@ class Exchange:
         late = self.provider.stream_error(self.ask, error) if self.ask.stream else b""
         return Answer(status, "application/json", dumps(body), late, self.call.error.model_copy())
 
+    def give_up(self, why: str) -> None:
+        """Polar ends before the answer is there, and nobody can be told."""
+        if not self.call.response and not self.call.error:
+            self.call.error = Failure(what=why, kind="internal", fault="polar")
+
     def finish(self, delivery: Delivery) -> Call:
         """Close the record. A call that nobody waited for is the client's own end of it."""
         self.call.identity.finished_at = time.time()

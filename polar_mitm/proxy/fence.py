@@ -31,6 +31,7 @@ LOCKED: dict[str, Any] = {
 }
 
 DEFAULTS: dict[str, Any] = {
+    "body_size_limit": "128m",  # twice what is read at most: what comes beyond it is not even gathered
     "tcp_timeout": 7200,  # seconds; the watchdog would cut a call that the engine works on for long
     "store_streamed_bodies": True,  # a streamed answer is in the saved flow and in mitmweb
     "keep_host_header": True,  # base-URL calls show the host that the client asked

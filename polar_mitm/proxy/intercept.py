@@ -43,6 +43,7 @@ OTHER_SECRETS = (
 SECRET_FIELDS = ("key", "access_token", "api_key", "apikey", "token")
 """Fields of a query that hold one."""
 type DeliveryStatus = Literal["delivered", "partial", "aborted"]
+ENDED = "polar was ended before the answer"
 CLIENT_LEFT = 499
 """The status shown in the flow of a call whose client left; nobody receives it."""
 
@@ -63,6 +64,7 @@ class Intercept:
         while self.waiting:
             _, waiting = self.waiting.popitem()
             waiting.task.cancel()
+            waiting.exchange.give_up(ENDED)
             _write(waiting, call := _finish(waiting, "partial" if waiting.sent else "aborted"))
             keep(waiting.exchange.session, waiting.flow, self.border.session_bytes)  # no hook comes for it any more
             self.border.on_call(call, waiting.exchange.ask.model)

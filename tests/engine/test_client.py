@@ -441,6 +441,18 @@ async def test_P093_an_answer_that_streams_though_nobody_asked_is_no_answer(serv
     assert "answered with text/event-stream instead of JSON" in error.message
 
 
+async def test_an_answer_without_an_end_is_an_engine_error_and_takes_no_more_memory_than_the_limit(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transport, "_LARGEST_ANSWER", 100_000)
+    async with Engine(server.url) as engine:
+        server.chats = [Reply("x" * 100_001)]
+        error = await failure(engine)
+        assert (error.kind, error.message) == ("engine", "the engine answered with more than 100000 bytes")
+        server.chats = [Reply(json.dumps(hello()).ljust(100_000))]
+        assert (await engine.chat(HELLO)).text == "Hello"
+
+
 async def test_an_engine_that_has_died_is_an_engine_error(server: Server) -> None:
     async with Engine(server.url) as engine:
         engine._transport.url = "http://127.0.0.1:9"

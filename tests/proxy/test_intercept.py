@@ -17,8 +17,11 @@ import orjson
 import pytest
 from mitmproxy.net import encoding
 from mitmproxy.test import tflow
+from mitmproxy.utils import human
 
 from polar_mitm.capture.record import Call
+from polar_mitm.proxy import fence
+from polar_mitm.proxy.body import LARGEST_BODY
 from polar_mitm.proxy.border import Border
 from polar_mitm.proxy.intercept import Intercept
 from tests.conftest import Sentinel, Staged
@@ -209,6 +212,26 @@ async def test_a_client_that_closes_its_sending_side_counts_as_gone(ask: Ask, st
         (call,) = on.calls()
         assert call.delivery.status in ("aborted", "partial")
         assert on.fake.cancelled == 1
+
+
+@pytest.mark.parametrize(
+    "head",
+    ["Content-Length: 200000000", "Transfer-Encoding: chunked"],
+    ids=["told", "not told"],
+)
+async def test_a_body_beyond_all_measure_is_a_413_before_it_is_all_gathered(head: str, stage: Staged) -> None:
+    async with stage(body_size_limit="1m") as on, Wire(on.proxy.base_url_port) as wire:
+        await wire.send(f"POST /s/{on.session.id}/v1/messages HTTP/1.1\r\nHost: a\r\n{head}\r\n\r\n".encode())
+        if "chunked" in head:
+            with suppress(ConnectionError):
+                for _ in range(20):
+                    await wire.send(b"186a0\r\n" + b"x" * 100_000 + b"\r\n")
+        assert (await wire.response())[0] == 413
+        assert on.calls() == []
+
+
+def test_at_most_twice_the_largest_body_is_gathered() -> None:
+    assert human.parse_size(fence.DEFAULTS["body_size_limit"]) == 2 * LARGEST_BODY
 
 
 TOO_LARGE = {"anthropic": "request_too_large", "google": "INVALID_ARGUMENT"}

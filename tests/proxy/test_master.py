@@ -67,7 +67,13 @@ async def test_an_ended_proxy_leaves_no_port_and_no_connection_open(stage: Stage
             assert await tunnel.rest() == b""
             await asyncio.wait([waiting])
             waiting.exception()  # cut off, or answered 499: the call's record is what counts
-        assert [call.delivery.status for call in on.calls()] == ["aborted"]
+        (call,) = on.calls()
+        assert call.error
+        assert (call.delivery.status, call.error.fault, call.error.what) == (
+            "aborted",
+            "polar",
+            "polar was ended before the answer",
+        )
         # A hook may be writing its flow yet.
         await until(lambda: not proxy_tasks(), seconds=2)
 
