@@ -44,7 +44,7 @@ def run_task(
     ] = None,
     samples: Annotated[int | None, typer.Option(min=1, help="Number of sessions, instead of the scenario's.")] = None,
     sandbox: Annotated[str | None, typer.Option(help="Sandbox: host or bwrap.")] = None,
-    intercept: Annotated[str | None, typer.Option(help="base-url or proxy.")] = None,
+    intercept: Annotated[str | None, typer.Option(help="base-url, proxy, hosts or transparent.")] = None,
     timeout: Annotated[float | None, typer.Option(help="Seconds a session may run.")] = None,
     concurrency: Annotated[int, typer.Option(min=1, help="Sessions at once.")] = 1,
     resume: Annotated[

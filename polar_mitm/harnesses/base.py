@@ -14,6 +14,16 @@ from polar_mitm.home import home
 from polar_mitm.sandboxes.base import Layout
 
 type Mode = Literal["base-url", "proxy"]
+"""How a harness is set up: told where the model is, or left to believe that it talks to its provider."""
+
+type Intercept = Literal["base-url", "proxy", "hosts", "transparent"]
+"""`base-url`: the harness is told where the model is. `proxy`: it is told of a proxy. `hosts`, `transparent`: it is
+told nothing; the names of the providers, or every name and address, lead to polar.
+"""
+
+
+def mode_of(intercept: Intercept) -> Mode:
+    return "base-url" if intercept == "base-url" else "proxy"
 
 
 class HarnessMissing(Exception):

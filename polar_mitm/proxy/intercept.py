@@ -75,6 +75,8 @@ class Intercept:
         """A proxy tunnel: its credentials name the session of every request inside."""
         await self.border.opened()
         credentials = flow.request.headers.pop("proxy-authorization", None)
+        if self.border.sessions.of_address(flow.client_conn.peername[0]):
+            return
         try:
             self.by_connection[flow.client_conn] = self.border.sessions.of_proxy_credentials(credentials)
         except UnknownSession as unknown:
@@ -162,8 +164,10 @@ class Intercept:
     def _session(
         self, flow: http.HTTPFlow, credentials: str | None, session_id: str | None, key: str | None
     ) -> Session:
-        """Who sent this request: its tunnel, its proxy credentials or its API key says. Raises UnknownSession."""
+        """Who sent this request: its address, its tunnel, its proxy credentials or its key. Raises UnknownSession."""
         sessions = self.border.sessions
+        if bound := sessions.of_address(flow.client_conn.peername[0]):
+            return bound
         if tunnel := self.by_connection.get(flow.client_conn):
             if sessions.find(tunnel.id) is not tunnel:
                 raise UnknownSession("the session of this tunnel is over")

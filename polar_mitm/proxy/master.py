@@ -109,6 +109,7 @@ class EmbeddedProxy(_Embedded):
         port: int = 0,
         base_url_port: int = 0,
         web_port: int | None = None,
+        names: bool = False,
         **mitmproxy_options: Any,
     ) -> None:
         self.addons = addons
@@ -116,6 +117,9 @@ class EmbeddedProxy(_Embedded):
         self.port = port
         self.base_url_port = base_url_port
         self.web_port = web_port
+        self.names = names
+        self.names_port = 0
+        """Takes TLS for any name, from clients that believe to talk to that host; 0 without `names`."""
         self.options = mitmproxy_options
         self.confdir = home() / "ca"
 
@@ -133,6 +137,8 @@ class EmbeddedProxy(_Embedded):
     async def __aenter__(self) -> Self:
         self.confdir.mkdir(parents=True, exist_ok=True, mode=0o700)
         modes = [f"regular@{self.port}", f"reverse:http://polar.invalid@{self.base_url_port}"]
+        if self.names:
+            modes.append("reverse:https://polar.invalid@0")
         master = self._make(options.Options(confdir=str(self.confdir), listen_host=self.host, mode=modes))
         try:
             if self.web_port is not None:
@@ -145,7 +151,9 @@ class EmbeddedProxy(_Embedded):
             raise ProxyFailed(str(error)) from error
         await self._start(master)
         server: Proxyserver = master.addons.get("proxyserver")
-        self.port, self.base_url_port = (server.servers[mode].listen_addrs[0][1] for mode in modes)
+        ports = [server.servers[mode].listen_addrs[0][1] for mode in modes]
+        self.port, self.base_url_port = ports[:2]
+        self.names_port = ports[2] if self.names else 0
         try:
             for addon in self.addons:
                 if isinstance(addon, Standalone):  # whose session is open only once its engine has answered

@@ -10,6 +10,8 @@ import hmac
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from ipaddress import IPv4Address
+from itertools import count
 from typing import Any
 
 from polar_mitm.capture.session import SessionLog
@@ -59,12 +61,26 @@ class Sessions:
     def __init__(self) -> None:
         self.anyone: Session | None = None
         self._by_id: dict[str, Session] = {}
+        self._addresses: dict[str, Session] = {}
+        self._address = count(int(IPv4Address("127.64.0.1")))
 
     def add(self, session: Session) -> None:
         self._by_id[session.id] = session
 
     def remove(self, session: Session) -> None:
         self._by_id.pop(session.id, None)
+        for address in [address for address, its in self._addresses.items() if its is session]:
+            del self._addresses[address]
+
+    def address(self, session: Session) -> str:
+        """A loopback address of the session's own: whoever connects from there needs no key. Never given twice."""
+        address = str(IPv4Address(next(self._address)))
+        self._addresses[address] = session
+        return address
+
+    def of_address(self, address: str) -> Session | None:
+        """The session whose own address this is."""
+        return self._addresses.get(address)
 
     def find(self, session_id: str | None) -> Session | None:
         """The open session of this id, the one for anyone included."""

@@ -15,6 +15,7 @@ from polar_mitm.proxy.master import EmbeddedProxy
 from polar_mitm.rollout.outcome import Outcome
 from polar_mitm.rollout.resume import Cell, Kept, held, take_up
 from polar_mitm.rollout.sample import Job, run_sample
+from polar_mitm.rollout.ways_in import refusal
 from polar_mitm.sandboxes import SANDBOXES
 from polar_mitm.tasks.scenario import Scenario
 from polar_mitm.tasks.task_set import Task
@@ -48,7 +49,8 @@ async def run_tasks(
         kept = await asyncio.to_thread(take_up, out) if resume else Kept()
         border = Border()
         places = asyncio.Semaphore(concurrency)
-        async with EmbeddedProxy(core(border)) as proxy:
+        names = any(scenario.intercept in ("hosts", "transparent") for scenario, _ in work)
+        async with EmbeddedProxy(core(border), names=names) as proxy:
 
             async def one(job: Job, task: Task, sample: int) -> Outcome:
                 key = Kept.key(Cell.of(job.scenario), task.id, sample)
@@ -85,6 +87,8 @@ async def _check(scenarios: Sequence[Scenario], engine: Engine, out: Path) -> No
         window = scenario.window or served
         if window and (why := too_long(harness, window, HARNESSES.values())):
             raise NotReady(why)
+        if why := refusal(scenario.intercept, SANDBOXES[scenario.sandbox]):
+            raise NotReady(f"{scenario.path}: {why}")
     for name in sorted({scenario.sandbox for scenario in scenarios}):
         if problems := await asyncio.to_thread(SANDBOXES[name].check):
             raise NotReady(f"sandbox {name}: " + "; ".join(problems))

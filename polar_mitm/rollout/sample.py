@@ -17,7 +17,7 @@ from polar_mitm.capture.session import (
 )
 from polar_mitm.engine.client import Engine
 from polar_mitm.harnesses.actions import ToolCall
-from polar_mitm.harnesses.base import Access, Harness, Installed, Prepared
+from polar_mitm.harnesses.base import Harness, Installed, Prepared
 from polar_mitm.prompts import Tokens
 from polar_mitm.proxy.border import Border
 from polar_mitm.proxy.master import EmbeddedProxy
@@ -25,8 +25,8 @@ from polar_mitm.proxy.scripting import count
 from polar_mitm.proxy.sessions import Session, Step
 from polar_mitm.rollout.judging import judge, printed
 from polar_mitm.rollout.outcome import Outcome, calls_of
+from polar_mitm.rollout.ways_in import UNKNOWN_WINDOW, access, open_ways
 from polar_mitm.sandboxes.base import Exit, Layout, RunSpec, Sandbox, SandboxError
-from polar_mitm.sandboxes.bridge import UnixBridge
 from polar_mitm.tasks.evaluators import Finished
 from polar_mitm.tasks.place import Place, place_of
 from polar_mitm.tasks.scenario import Scenario
@@ -35,9 +35,6 @@ from polar_mitm.tasks.task_set import Task
 from polar_mitm.tasks.workspace import Workspace
 
 logger = logging.getLogger(__name__)
-
-UNKNOWN_WINDOW = 32_768
-"""Tokens that a harness plans with when the engine does not tell its window."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -107,12 +104,20 @@ async def _run(job: Job, task: Task, session: Session, folder: SessionFolder) ->
     )
     session.script = _script(job, layout)
     assignment = scenario.assignment(task.instruction)
-    prepared = job.harness.prepare(job.installed, _access(job, session, layout), layout, assignment)
+    prepared = job.harness.prepare(
+        job.installed, access(scenario.intercept, session, layout, _window(job)), layout, assignment
+    )
     async with AsyncExitStack() as stack:
-        proxy_socket = await stack.enter_async_context(UnixBridge(job.proxy.port, marker=session.id))
-        base_socket = await stack.enter_async_context(UnixBridge(job.proxy.base_url_port, marker=session.id))
         spec = _spec(job, session, folder, workspace.path, home, prepared)
-        spec.sockets = {layout.proxy_port: proxy_socket.path, layout.base_port: base_socket.path}
+        await open_ways(
+            stack,
+            spec,
+            scenario.intercept,
+            session=session,
+            sessions=job.border.sessions,
+            proxy=job.proxy,
+            layout=layout,
+        )
         spec.image, spec.workdir, spec.keep = place.image, place.workdir, place.image is not None
         ended = await job.sandbox.run(spec)
     try:
@@ -197,17 +202,6 @@ def _steps(harness: Harness, layout: Layout, script: Sequence[ScriptStep], finis
             yield Step(step.tool or "", step.arguments)
     if finish:
         yield Step(*finish)
-
-
-def _access(job: Job, session: Session, layout: Layout) -> Access:
-    return Access(
-        mode=job.scenario.intercept,
-        base_url=f"http://127.0.0.1:{layout.base_port}/s/{session.id}",
-        proxy_url=f"http://{session.id}:{session.token}@127.0.0.1:{layout.proxy_port}",
-        key=session.token,
-        model=job.engine.capabilities.model,
-        max_model_len=_window(job),
-    )
 
 
 def _window(job: Job) -> int:

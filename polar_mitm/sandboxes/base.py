@@ -31,6 +31,18 @@ class Layout:
     base_port: int
 
 
+@dataclass(slots=True, frozen=True)
+class Redirect:
+    """Where connections of a program go that knows of no proxy: unix sockets, as in `RunSpec.sockets`."""
+
+    names: tuple[str, ...] | None
+    """Host names that lead to polar, by /etc/hosts; None: every name and every IPv4 address does."""
+    https: Path
+    http: Path
+    dns: Path | None = None
+    """Answers each name; needed where `names` is None."""
+
+
 @dataclass(slots=True)
 class RunSpec:
     """One program to run. Paths are host paths; `argv` and `env` hold paths of the sandbox's `Layout`."""
@@ -53,6 +65,8 @@ class RunSpec:
     """Host folders that the program finds at the same path: harness installs."""
     sockets: dict[int, Path] = field(default_factory=dict)
     """Loopback port inside -> unix socket outside. The host sandbox has no use for it."""
+    redirect: Redirect | None = None
+    """The sandbox must be one that can: see `Sandbox.REDIRECTS`."""
     limits: Limits = field(default_factory=Limits)
     """SandboxError when they cannot be kept here."""
     workdir: PurePosixPath | None = None
@@ -81,6 +95,11 @@ class Sandbox(Protocol):
 
     @property
     def NAME(self) -> str: ...  # noqa: N802  (a constant of the class)
+
+    @property
+    def REDIRECTS(self) -> frozenset[str]: ...  # noqa: N802
+
+    """`hosts`: it can lead names to polar; `transparent`: all names and addresses."""
 
     def check(self) -> list[str]:
         """What is missing on this machine, each with the mend. Empty: ready. Blocks for up to 10 s."""

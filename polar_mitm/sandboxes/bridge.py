@@ -23,11 +23,15 @@ CHUNK = 64 * 1024
 class UnixBridge:
     """`async with UnixBridge(port) as bridge:` listens at `bridge.path` until the block ends, then closes all."""
 
-    def __init__(self, port: int, *, host: str = "127.0.0.1", marker: str = "bridge") -> None:
-        """`marker` is the session's id: the socket's folder is named by it."""
+    def __init__(
+        self, port: int, *, host: str = "127.0.0.1", marker: str = "bridge", source: str | None = None
+    ) -> None:
+        """`marker` is the session's id: the socket's folder is named by it. `source` is the loopback address from which
+        its connections come, by which the listener at the port can tell whose they are."""
         self.port = port
         self.host = host
         self._marker = marker
+        self._source = (source, 0) if source else None
         self._folder: Path | None = None
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
@@ -73,7 +77,9 @@ class UnixBridge:
 
     async def _join(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.closing(writer):
-            far_reader, far_writer = await asyncio.open_connection(self.host, self.port, limit=CHUNK)
+            far_reader, far_writer = await asyncio.open_connection(
+                self.host, self.port, limit=CHUNK, local_addr=self._source
+            )
             with contextlib.closing(far_writer):
                 try:
                     async with asyncio.TaskGroup() as both:

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path, PurePosixPath
 
-from polar_mitm.sandboxes.base import Exit, Layout, RunSpec, SandboxError, ended, limited, to_the_end
+from polar_mitm.sandboxes.base import Exit, Layout, Redirect, RunSpec, SandboxError, ended, limited, to_the_end
 from polar_mitm.sandboxes.limits import Cgroup
 from polar_mitm.sandboxes.scratch import prefix
 from polar_mitm.sandboxes.trust import system_bundle, write_bundle
@@ -62,25 +62,37 @@ _ETC = (
 # writable there, and a harness run by root could change core_pattern of the whole machine.
 _PROC_READ_ONLY = ("/proc/sys", "/proc/sysrq-trigger", "/proc/fs", "/proc/acpi", "/proc/scsi")
 
-# Starts a socat for each port before "--", waits until each listens (state 0A in /proc/net/tcp), then becomes the
-# program. The subshell makes the bridges children of pid 1: the program must not find children it never started.
+# Starts a socat for each port before "--", waits until each listens (state 0A in /proc/net/tcp, 07 for UDP), then
+# becomes the program. The subshell makes the bridges children of pid 1: the program finds none that it never started.
+# For a redirect the ports are those of names and of the whole world: every IPv4 address is made this machine's own, the
+# resolver too. That takes a root with capabilities; the program begins in a user namespace below, as the same nobody as
+# ever and with none.
 _BRIDGE = """
-ports=
+ports= address=127.0.0.1 drop=
+case "$1" in
+  hosts) drop=yes; shift ;;
+  transparent) drop=yes address=0.0.0.0; shift; ip route add local 0.0.0.0/0 dev lo || exit 125 ;;
+esac
 while [ "$1" != -- ]; do
-  (socat "TCP-LISTEN:$1,bind=127.0.0.1,fork,reuseaddr" "UNIX-CONNECT:/run/polar/$1.sock" </dev/null >/dev/null &)
+  case "$1" in
+    53) socket="UDP-RECVFROM:53,bind=127.0.0.1,fork,reuseaddr" ;;
+    *) socket="TCP-LISTEN:$1,bind=$address,fork,reuseaddr" ;;
+  esac
+  (socat "$socket" "UNIX-CONNECT:/run/polar/$1.sock" </dev/null >/dev/null &)
   ports="$ports $1"
   shift
 done
 shift
 for port in $ports; do
-  line=$(printf ':%04X 00000000:0000 0A ' "$port")
+  line=$(printf ':%04X 00000000:0000 0[7A] ' "$port")
   tries=0
-  until grep -q "$line" /proc/net/tcp; do
+  until cat /proc/net/tcp /proc/net/udp | grep -q "$line"; do
     tries=$((tries + 1))
     if [ "$tries" -gt 500 ]; then echo "polar: the bridge on port $port did not open within 10 s" >&2; exit 125; fi
     sleep 0.02
   done
 done
+if [ -n "$drop" ]; then exec unshare --user --map-user=1000 --map-group=1000 -- "$@"; fi
 exec "$@"
 """
 
@@ -89,6 +101,7 @@ _INSTALL = "apt-get install {0} (Debian, Ubuntu), dnf install {0} (Fedora), apk 
 
 class Bwrap:
     NAME = "bwrap"
+    REDIRECTS = frozenset({"hosts", "transparent"})
 
     def check(self) -> list[str]:
         if sys.platform != "linux":
@@ -150,7 +163,13 @@ async def _start(spec: RunSpec, etc: Path, group: Cgroup) -> tuple[asyncio.subpr
     if bwrap is None:
         raise SandboxError(f"bubblewrap is not installed: {_INSTALL.format('bubblewrap')}")
     status = os.open(etc / "status", os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
-    arguments = [*_namespaces(), *_system(etc), *_mounts(spec), "--json-status-fd", str(status)]
+    arguments = [
+        *_namespaces(spec.redirect),
+        *_system(etc, spec.redirect),
+        *_mounts(spec),
+        "--json-status-fd",
+        str(status),
+    ]
     arguments += ["--chdir", str(spec.workdir or WORKSPACE), "--", *_program(spec)]
     with ExitStack() as files:
         stdin = files.enter_context(spec.stdin.open("rb")) if spec.stdin else asyncio.subprocess.DEVNULL
@@ -173,20 +192,21 @@ async def _start(spec: RunSpec, etc: Path, group: Cgroup) -> tuple[asyncio.subpr
     return process, status
 
 
-def _namespaces() -> list[str]:
+def _namespaces(redirect: Redirect | None = None) -> list[str]:
     kinds = ("user", "net", "pid", "ipc", "uts", "cgroup-try")
-    identity = ["--uid", str(UID), "--gid", str(UID), "--hostname", "polar"]
+    uid, capabilities = UID, list[str]()
+    if redirect is not None:
+        uid, capabilities = 0, ["CAP_NET_BIND_SERVICE", "CAP_NET_ADMIN", "CAP_SETFCAP"]  # the last to map uid 0 below
     return [
         *(f"--unshare-{kind}" for kind in kinds),
-        *identity,
-        "--cap-drop",
-        "ALL",
+        *("--uid", str(uid), "--gid", str(uid), "--hostname", "polar", "--cap-drop", "ALL"),
+        *(word for name in capabilities for word in ("--cap-add", name)),
         "--die-with-parent",
         "--new-session",
     ]
 
 
-def _system(etc: Path) -> Iterator[str]:
+def _system(etc: Path, redirect: Redirect | None = None) -> Iterator[str]:
     """The read-only system, with an /etc that tells nothing of this machine. `etc` is a scratch folder."""
     yield from ("--ro-bind", "/usr", "/usr")
     for name in ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"):
@@ -201,12 +221,13 @@ def _system(etc: Path) -> Iterator[str]:
     for name in _PROC_READ_ONLY:
         yield from ("--ro-bind-try", name, name)
     yield from ("--tmpfs", "/tmp", "--tmpfs", "/run", "--dir", "/var", "--symlink", "../tmp", "/var/tmp")
+    names = (redirect.names or ()) if redirect else ()
     own = {
         "passwd": f"agent:x:{UID}:{UID}::{HOME}:/bin/sh\n",
         "group": f"agent:x:{UID}:\n",
-        "hosts": "127.0.0.1 localhost polar\n::1 localhost\n",
+        "hosts": "".join(["127.0.0.1 localhost polar\n::1 localhost\n", *(f"127.0.0.1 {name}\n" for name in names)]),
         "hostname": "polar\n",
-        "resolv.conf": "",
+        "resolv.conf": "nameserver 127.0.0.1\n" if redirect and redirect.names is None else "",
     }
     for name, text in own.items():
         (etc / name).write_text(text)
@@ -225,15 +246,26 @@ def _mounts(spec: RunSpec) -> Iterator[str]:
         yield from ("--ro-bind", str(folder), str(folder))
     yield from ("--bind", str(spec.home), str(HOME))
     yield from ("--bind", str(spec.workspace), str(spec.workdir or WORKSPACE))
-    for port, socket in spec.sockets.items():
+    for port, socket in _sockets(spec).items():
         yield from ("--ro-bind", str(socket), str(SOCKETS / f"{port}.sock"))
     yield from ("--remount-ro", "/")
 
 
 def _program(spec: RunSpec) -> Sequence[str]:
-    if not spec.sockets:
+    sockets = [str(port) for port in _sockets(spec)]
+    if not sockets:
         return spec.argv
-    return ["/bin/sh", "-c", _BRIDGE, "polar-bridge", *map(str, spec.sockets), "--", *spec.argv]
+    redirect = [] if spec.redirect is None else ["transparent" if spec.redirect.names is None else "hosts"]
+    return ["/bin/sh", "-c", _BRIDGE, "polar-bridge", *redirect, *sockets, "--", *spec.argv]
+
+
+def _sockets(spec: RunSpec) -> dict[int, Path]:
+    if spec.redirect is None:
+        return spec.sockets
+    redirected = {443: spec.redirect.https, 80: spec.redirect.http}
+    if spec.redirect.dns is not None:
+        redirected[53] = spec.redirect.dns
+    return spec.sockets | redirected
 
 
 async def _end(process: asyncio.subprocess.Process, status: int) -> None:

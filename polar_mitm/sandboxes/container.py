@@ -62,6 +62,7 @@ echo "$1: No such file" >&2
 
 class Container:
     NAME = "container"
+    REDIRECTS = frozenset({"hosts"})
 
     def check(self) -> list[str]:
         try:
@@ -171,7 +172,7 @@ def _arguments(spec: RunSpec, scratch: Path) -> Iterator[str]:
         "--workdir",
         str(spec.workdir or WORKSPACE),
     )
-    yield from ("--cap-drop", "NET_BIND_SERVICE", "--cap-drop", "MKNOD", "--cap-drop", "SYS_CHROOT")
+    yield from ("--cap-drop", "MKNOD", "--cap-drop", "SYS_CHROOT")
     yield from ("--entrypoint", "")
     if os.geteuid() != 0:
         yield from ("--user", f"{os.geteuid()}:{os.getegid()}")
@@ -190,9 +191,11 @@ def _arguments(spec: RunSpec, scratch: Path) -> Iterator[str]:
         yield from ("--volume", f"{folder}:{folder}:ro")
     if spec.ca is not None:
         yield from ("--volume", f"{spec.ca}:{CA}:ro", "--volume", f"{write_bundle(spec.ca)}:{CA_BUNDLE}:ro")
-    if spec.sockets:
+    for name in (spec.redirect.names or ()) if spec.redirect else ():
+        yield from ("--add-host", f"{name}:127.0.0.1")
+    if spec.sockets or spec.redirect:
         yield from ("--volume", f"{_socat()}:/polar/socat:ro")
-    for port, socket in spec.sockets.items():
+    for port, socket in _sockets(spec).items():
         yield from ("--volume", f"{socket}:/polar/{port}.sock")
 
 
@@ -202,8 +205,13 @@ def _has_init() -> bool:
     )
 
 
+def _sockets(spec: RunSpec) -> dict[int, Path]:
+    redirected = {443: spec.redirect.https, 80: spec.redirect.http} if spec.redirect else {}
+    return spec.sockets | redirected
+
+
 def _program(spec: RunSpec) -> list[str]:
-    return ["/bin/sh", "-c", _ENTRY, "polar-bridge", *map(str, spec.sockets), "--", *spec.argv]
+    return ["/bin/sh", "-c", _ENTRY, "polar-bridge", *map(str, _sockets(spec)), "--", *spec.argv]
 
 
 async def _start(command: list[str], spec: RunSpec, folder: Path) -> asyncio.subprocess.Process:

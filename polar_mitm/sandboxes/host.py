@@ -26,6 +26,7 @@ SWEEPS = 50
 
 class Host:
     NAME = "host"
+    REDIRECTS = frozenset[str]()
 
     def check(self) -> list[str]:
         return []

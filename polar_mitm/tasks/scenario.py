@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from io import StringIO
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Self
 
 from pydantic import (
     BaseModel,
@@ -30,6 +30,7 @@ from typing_extensions import TypedDict
 from polar_mitm import harnesses
 from polar_mitm.harnesses import HARNESSES, Assignment, refusals
 from polar_mitm.harnesses.actions import Action, EditFile, ListFolder, ReadFile, Shell, WriteFile
+from polar_mitm.harnesses.base import Intercept, mode_of
 from polar_mitm.sandboxes import SANDBOXES
 from polar_mitm.sandboxes.limits import Limits
 from polar_mitm.tasks.evaluators import EVALUATORS, Evaluator
@@ -214,7 +215,7 @@ class Scenario(_Part):
     login: bool = False
     """Let the harness believe that a person is logged in, where it can; needs `intercept: proxy`."""
     sandbox: str = "bwrap"
-    intercept: Literal["base-url", "proxy"] = "base-url"
+    intercept: Intercept = "base-url"
     model: Text = "smollm2"
     """Name of a local model."""
     samples: Annotated[int, Field(ge=1)] = 1
@@ -279,7 +280,7 @@ class Scenario(_Part):
     @model_validator(mode="after")
     def _fits_the_harness(self) -> Self:
         harness = HARNESSES[self.harness]
-        refused = refusals(harness, self.intercept, self.assignment(""))
+        refused = refusals(harness, mode_of(self.intercept), self.assignment(""))
         if not harness.FACTS.sub_agents and any(step.agent for step in self.script):
             refused.append(f"{self.harness} has no sub-agents: leave the script's `agent` steps out")
         if refused:

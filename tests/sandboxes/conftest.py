@@ -11,6 +11,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from polar_mitm.sandboxes import SANDBOXES, Exit, Layout, RunSpec, Sandbox
+from polar_mitm.sandboxes.base import Redirect
 from polar_mitm.sandboxes.base_image import BASE_IMAGE
 from polar_mitm.sandboxes.images import has_image
 from polar_mitm.sandboxes.limits import Limits
@@ -29,6 +30,7 @@ class Run:
     sockets: dict[int, Path] = field(default_factory=dict)
     stdin: Path | None = None
     marker: str = "ses_test"
+    redirect: Redirect | None = None
     limits: Limits = field(default_factory=Limits)
     image: str | None = None
     keep: bool = False
@@ -75,6 +77,7 @@ class Run:
             marker=self.marker,
             read_only=self.read_only,
             sockets=self.sockets,
+            redirect=self.redirect,
             limits=self.limits,
             image=self.image,
             keep=self.keep,

@@ -9,7 +9,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from polar_mitm.proxy.names import NameServer
 from polar_mitm.sandboxes import SANDBOXES, UnixBridge
+from polar_mitm.sandboxes.base import Redirect
 from polar_mitm.sandboxes.bwrap import Bwrap
 from tests.needs import need
 from tests.sandboxes.conftest import Run, make_run
@@ -176,3 +178,42 @@ def test_check_gives_bwraps_own_words_when_it_cannot_make_namespaces(
     (problem,) = Bwrap().check()
     assert "bwrap: No permissions to create new namespace" in problem
     assert "kernel.unprivileged_userns_clone" in problem
+
+
+async def test_names_lead_to_the_socket_and_no_others_resolve(run: Run) -> None:
+    async with echo_server() as (port, got), UnixBridge(port) as bridge:
+        run.redirect = Redirect(("api.model.example",), bridge.path, bridge.path)
+        await run("printf a | socat -t 5 - TCP:api.model.example:443; printf b | socat -t 5 - TCP:api.model.example:80")
+        assert run.stdout == "hello from outside\nahello from outside\nb"
+        assert got == [b"a", b"b"]
+        ended = await run("socat -T 2 - TCP:elsewhere.example:443 </dev/null")
+    assert ended.code != 0
+
+
+async def test_every_name_and_address_leads_to_the_socket_by_its_port_alone(run: Run) -> None:
+    async with echo_server() as (port, got), UnixBridge(port) as bridge, NameServer("ses_test") as names:
+        run.redirect = Redirect(None, bridge.path, bridge.path, names.path)
+        await run("printf a | socat -t 5 - TCP:any.name.example:443; printf b | socat -t 5 - TCP:203.0.113.9:80")
+        assert run.stdout == "hello from outside\nahello from outside\nb"
+        assert got == [b"a", b"b"]
+        ended = await run("socat -T 2 - TCP:203.0.113.9:22 </dev/null")
+    assert ended.code != 0
+    assert "Connection refused" in run.stderr
+
+
+@pytest.mark.parametrize("names", [("api.model.example",), None])
+async def test_what_a_redirect_is_made_with_is_gone_before_the_program_begins(
+    run: Run, names: tuple[str, ...] | None
+) -> None:
+    async with echo_server() as (port, _), UnixBridge(port) as bridge, NameServer("ses_test") as server:
+        run.redirect = Redirect(names, bridge.path, bridge.path, None if names else server.path)
+        await run(
+            "grep -E '^Cap(Prm|Eff|Inh|Amb)' /proc/self/status; id -u; echo made > made.txt; ls -n made.txt;"
+            " ip link add dummy0 type dummy 2>&1; ip route add local 10.0.0.0/8 dev lo 2>&1;"
+            " ip route del local 0.0.0.0/0 dev lo 2>&1"
+        )
+    lines = run.stdout.splitlines()
+    assert [line.split()[1] for line in lines[:4]] == ["0" * 16] * 4
+    assert lines[4] == "1000"
+    assert lines[5].split()[2:4] == ["1000", "1000"]
+    assert all("Operation not permitted" in line for line in lines[6:])

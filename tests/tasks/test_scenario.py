@@ -183,7 +183,7 @@ BAD = {
     ),
     "unknown intercept": (
         f"instruction: hi\nintercept: mitm\n{EVALUATOR}",
-        ":2: intercept: expected one of base-url, proxy; got 'mitm'",
+        ":2: intercept: expected one of base-url, proxy, hosts, transparent; got 'mitm'",
     ),
     "number as text": (
         f'instruction: hi\nsamples: "4"\n{EVALUATOR}',
