@@ -19,6 +19,7 @@ from polar_mitm.trajectory.ends import EndTokens
 from polar_mitm.trajectory.explain import Decode, explain
 from polar_mitm.trajectory.fate import Fate, fates
 from polar_mitm.trajectory.ledger import balance, entries
+from polar_mitm.trajectory.masking import group_of
 from polar_mitm.trajectory.masking import masked as own_mask
 from polar_mitm.trajectory.relate import Link, relate
 from polar_mitm.trajectory.seen import Session, TrajectoryError, read_session
@@ -87,7 +88,7 @@ class Building:
             task_id=record.task_id,
             sample=record.sample,
             attempt=record.attempt,
-            group_id=record.task_id or record.session_id,
+            group_id=group_of(record),
             rollout_id=record.session_id,
             builder=self.options.builder,
             rewritten=self.options.rewritten,

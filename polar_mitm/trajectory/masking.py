@@ -1,6 +1,13 @@
-"""Whether a session may be trained on at all."""
+"""What session.json says of a session as training data: whether it may be trained on, and what it is compared with."""
 
 from polar_mitm.capture.folder import SessionRecord
+
+
+def group_of(record: SessionRecord) -> str:
+    """The name of its group. Other harnesses ask other things of a model, so their rewards are not compared."""
+    if record.task_id is None:
+        return record.session_id
+    return f"{record.task_id}/{record.harness}" if record.harness else record.task_id
 
 
 def masked(record: SessionRecord, *, torn: bool, keep_unrewarded: bool) -> str | None:

@@ -6,7 +6,6 @@ One session's calls are in memory at a time; of the others, only what their sess
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 from polar_mitm.capture.find import find_sessions
@@ -15,7 +14,7 @@ from polar_mitm.capture.reader import CallFileError
 from polar_mitm.trajectory.builders import Building, Options
 from polar_mitm.trajectory.credit import Advantages, Group, Standing, group
 from polar_mitm.trajectory.ledger import LedgerError
-from polar_mitm.trajectory.masking import masked
+from polar_mitm.trajectory.masking import group_of, masked
 from polar_mitm.trajectory.seen import TrajectoryError, read_session
 from polar_mitm.trajectory.totals import Totals
 from polar_mitm.trajectory.trace import Trajectory
@@ -54,6 +53,7 @@ class Run:
         self.totals = Totals()
         self.records: dict[Path, SessionRecord] = {}
         """By folder: what session.json holds of each."""
+        self._folders: dict[str, Path] = {}
         self._unusable = unusable
         for folder in find_sessions(out):
             self._load(folder)
@@ -81,8 +81,8 @@ class Run:
     def _load(self, folder: SessionFolder) -> None:
         try:
             record = folder.load()
-            twin = next((path for path, other in self.records.items() if other.session_id == record.session_id), None)
-            if twin is not None:
+            twin = self._folders.setdefault(record.session_id, folder.path)
+            if twin != folder.path:
                 raise TrajectoryError(folder.path, f"it is the same session as {twin}", "move one of the two away")
         except UNUSABLE as error:
             self._report(folder.path, error)
@@ -95,24 +95,26 @@ class Run:
         self._unusable(folder, error)
 
     def _stand(self) -> dict[str, Standing]:
-        """Each session as its group sees it. Of several attempts at a sample the first that is not masked counts."""
+        """Each session as its group sees it. Of a sample's attempts the first that is not masked counts.
+
+        Two sessions of one sample and attempt are two runs into one folder, and both count.
+        """
         keep = self.options.unrewarded == "keep"
         found: dict[str, Standing] = {}
-        counts: dict[tuple[str, int], Standing] = {}
-        for folder, record in sorted(self.records.items(), key=lambda item: (item[1].attempt, item[1].started_at)):
+        counts: dict[tuple[str, int], int] = {}
+        for folder, record in sorted(self.records.items(), key=lambda item: item[1].attempt):
             reason = masked(record, torn=_torn(SessionFolder(folder)), keep_unrewarded=keep)
-            standing = Standing(record.session_id, record.sample, record.attempt, record.reward, reason)
-            if record.task_id is not None and record.sample is not None and reason is None:
-                first = counts.setdefault((record.task_id, record.sample), standing)
-                if first is not standing:
-                    standing = replace(standing, masked=f"attempt {first.attempt} of this sample counts already")
-            found[record.session_id] = standing
+            if record.sample is not None and reason is None:
+                first = counts.setdefault((group_of(record), record.sample), record.attempt)
+                if first < record.attempt:
+                    reason = f"attempt {first} of this sample counts already"
+            found[record.session_id] = Standing(record.session_id, record.sample, record.attempt, record.reward, reason)
         return found
 
     def _by_group(self) -> dict[str, list[Standing]]:
         members: dict[str, list[Standing]] = {}
         for record in self.records.values():
-            members.setdefault(record.task_id or record.session_id, []).append(self._standings[record.session_id])
+            members.setdefault(group_of(record), []).append(self._standings[record.session_id])
         return members
 
 

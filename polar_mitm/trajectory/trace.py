@@ -206,7 +206,8 @@ class Trajectory(Part):
     sample: int | None = None
     attempt: int = 1
     group_id: str
-    """Samples that are compared with each other: the task."""
+    """Samples that are compared with each other: one task done in one harness, `<task>/<harness>`. A session without a
+    task is alone in its group."""
     rollout_id: str
     """Shared by all traces of this session, so that a trainer can weigh them as one."""
     builder: Literal["per_request", "prefix_merging"]

@@ -21,10 +21,10 @@ class Node:
     children: dict[bytes, "Node"] = field(default_factory=dict)
     marks: dict[str, list[int]] = field(default_factory=dict)
     """What ends exactly at `end`, by the word it was marked with."""
+    end: int = field(init=False)
 
-    @property
-    def end(self) -> int:
-        return self.start + len(self.edge) // WIDTH
+    def __post_init__(self) -> None:
+        self.end = self.start + len(self.edge) // WIDTH
 
     def up(self) -> Iterator["Node"]:
         """This node, the one above it, and so on to the root."""

@@ -40,6 +40,15 @@ def test_the_samples_of_a_task_are_a_group_and_their_traces_share_the_advantage(
     assert loo == {"ses_0": 1.0, "ses_1": -0.5, "ses_2": -0.5, "ses_other": None}
 
 
+def test_harnesses_are_not_compared_with_each_other(tmp_path: Path) -> None:
+    for number, harness in enumerate(("pi", "codex", "pi")):
+        session(tmp_path, f"ses_{number}", float(number), sample=number // 2, harness=harness)
+    run = build_run(tmp_path)
+    assert [t.group_id for t in run] == ["task/pi", "task/codex", "task/pi"]
+    assert [t.masked for t in run] == [None] * 3
+    assert [sorted(group.advantages.values(), key=str) for group in run.groups][1] == [None]
+
+
 def test_a_session_that_failed_keeps_its_place_masked_and_moves_no_mean(tmp_path: Path) -> None:
     session(tmp_path, "ses_0", 1.0, sample=0)
     session(tmp_path, "ses_1", 0.0, sample=1)
@@ -75,6 +84,13 @@ def test_of_two_attempts_at_a_sample_the_first_that_is_not_masked_counts(tmp_pat
         "ses_d": None,
     }
     assert run.groups[0].rewards == [1.0, 0.0]
+
+
+def test_two_runs_into_one_folder_both_count(tmp_path: Path) -> None:
+    session(tmp_path, "ses_a", 0.0, sample=0)
+    session(tmp_path, "ses_b", 1.0, sample=0)
+    run = build_run(tmp_path)
+    assert [trajectory.masked for trajectory in run] == [None, None] and run.groups[0].rewards == [0.0, 1.0]
 
 
 def test_the_runs_ledger_is_the_sum_of_the_sessions(tmp_path: Path) -> None:
