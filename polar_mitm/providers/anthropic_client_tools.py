@@ -1,13 +1,12 @@
 """Tools of the Messages API that come without a schema and that the client itself runs, as functions for a Chat model.
 
 The names and types of their fields are those that Anthropic publishes; the descriptions are polar's own. A call goes
-back under the tool's own name. Tools that Anthropic's servers run are not here.
+back under the tool's own name. Toolsets are in `anthropic_toolsets`; tools that Anthropic's servers run are nowhere.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 
-from polar_mitm.chat import Json, Tool
+from polar_mitm.chat import Json
 from polar_mitm.providers.fields import Fields
 
 STRING: Json = {"type": "string"}
@@ -16,25 +15,25 @@ NUMBER: Json = {"type": "number"}
 BOOLEAN: Json = {"type": "boolean"}
 
 
-def _numbers(count: int) -> Json:
+def numbers(count: int) -> Json:
     return {"type": "array", "items": INTEGER, "minItems": count, "maxItems": count}
 
 
-def _word(*words: str) -> Json:
+def word(*words: str) -> Json:
     return {"type": "string", "enum": [*words]}
 
 
-def _object(properties: Json, *required: str) -> Json:
+def object_of(properties: Json, *required: str) -> Json:
     return {"type": "object", "properties": properties, "required": [*required]}
 
 
-POINT, REGION, LINES = _numbers(2), _numbers(4), _numbers(2)
-DIRECTION = _word("up", "down", "left", "right")
+POINT, REGION, LINES = numbers(2), numbers(4), numbers(2)
+DIRECTION = word("up", "down", "left", "right")
 
 
 def _bash(spec: Fields) -> tuple[str, Json]:
     description = "Runs a command in a shell that stays open from call to call. `restart` begins a new shell."
-    return description, _object({"command": STRING, "restart": BOOLEAN})
+    return description, object_of({"command": STRING, "restart": BOOLEAN})
 
 
 EDITS: Mapping[str, str] = {
@@ -65,7 +64,7 @@ def _editor(*commands: str, inserted: str) -> Callable[[Fields], tuple[str, Json
         if (most := spec.integer("max_characters")) is not None:
             description += f" At most {most} characters of a file are shown."
         fields = {**EDITED, inserted: STRING}
-        return description, _object({"command": _word(*commands), **fields}, "command", "path")
+        return description, object_of({"command": word(*commands), **fields}, "command", "path")
 
     return offered
 
@@ -80,7 +79,7 @@ def _memory(spec: Fields) -> tuple[str, Json]:
         f"Keeps notes in files under /memories, for later conversations too. {_edits(commands, 'insert_text')}"
     )
     fields = {**EDITED, "insert_text": STRING, "old_path": STRING, "new_path": STRING}
-    return description, _object({"command": _word(*commands), **fields}, "command")
+    return description, object_of({"command": word(*commands), **fields}, "command")
 
 
 ACTIONS = (
@@ -115,7 +114,7 @@ def _computer(*actions: str, zooms: bool = False) -> Callable[[Fields], tuple[st
         if zooms and spec.flag("enable_zoom"):
             offered_actions = (*actions, "zoom")
             fields |= {"region": {**REGION, "description": "[x, y, x, y]: two corners of what to show enlarged."}}
-        return description, _object({"action": _word(*offered_actions), **fields}, "action")
+        return description, object_of({"action": word(*offered_actions), **fields}, "action")
 
     return offered
 
@@ -141,62 +140,3 @@ CLIENT_TOOLS: Mapping[str, Callable[[Fields], tuple[str, Json]]] = {
     "computer_20251124": _computer(*ACTIONS, *LATER_ACTIONS, zooms=True),
 }
 """By type: the description and the parameters of the function, for a tool as it was declared."""
-
-COMPUTER_TOOLSET, COMPUTER = "computer_toolset_20260801", "computer"
-"""The type of the declaration, and the toolset's name on its calls."""
-
-KEYS = {"text": {**STRING, "description": "Keys to hold down meanwhile, such as ctrl+shift."}}
-CLICK: Json = _object({"coordinate": POINT, **KEYS})
-
-MEMBERS: Mapping[str, tuple[str, Json]] = {
-    "key": ("Presses a key or a combination such as ctrl+s.", _object({"text": STRING, "repeat": INTEGER}, "text")),
-    "hold_key": ("Holds keys for some seconds.", _object({"text": STRING, "duration": INTEGER}, "text", "duration")),
-    "type": ("Types a text.", _object({"text": STRING}, "text")),
-    "cursor_position": ("Tells where the mouse is.", _object({})),
-    "mouse_move": ("Moves the mouse.", _object({"coordinate": POINT}, "coordinate")),
-    "left_mouse_down": ("Presses the left button.", _object({})),
-    "left_mouse_up": ("Lets the left button go.", _object({})),
-    "left_click": ("Clicks, where the mouse is or at [x, y].", CLICK),
-    "left_click_drag": (
-        "Drags from one place to another.",
-        _object({"start_coordinate": POINT, "coordinate": POINT, **KEYS}, "start_coordinate", "coordinate"),
-    ),
-    "right_click": ("Clicks with the right button.", CLICK),
-    "middle_click": ("Clicks with the middle button.", CLICK),
-    "double_click": ("Clicks twice.", CLICK),
-    "triple_click": ("Clicks three times.", CLICK),
-    "scroll": (
-        "Turns the mouse wheel by some clicks.",
-        _object(
-            {"scroll_direction": DIRECTION, "scroll_amount": INTEGER, "coordinate": POINT, **KEYS},
-            "scroll_direction",
-            "scroll_amount",
-        ),
-    ),
-    "wait": ("Waits for some seconds.", _object({"duration": INTEGER}, "duration")),
-    "screenshot": ("Shows the screen.", _object({})),
-    "zoom": ("Shows a part of the screen enlarged: [x, y, x, y].", _object({"region": REGION}, "region")),
-}
-
-
-@dataclass(slots=True, frozen=True)
-class Member:
-    """A tool of a toolset, as the client knows it."""
-
-    toolset: str
-    name: str
-
-
-def flat_name(name: str, toolset: str) -> str:
-    """The function name that the model sees for a tool of a toolset."""
-    return f"{toolset}__{name}" if toolset else name
-
-
-def members(spec: Fields) -> Iterator[tuple[Tool, Member, bool]]:
-    """The tools of the computer toolset that are not switched off, and whether each is deferred."""
-    configs = spec.child("configs") or Fields({}, spec.at("configs"))
-    for name, (description, parameters) in MEMBERS.items():
-        config = configs.child(name) or Fields({}, configs.at(name))
-        if config.flag("enabled") is not False:
-            tool = Tool(flat_name(name, COMPUTER), description, parameters)
-            yield tool, Member(COMPUTER, name), bool(config.flag("defer_loading"))

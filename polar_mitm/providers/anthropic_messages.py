@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from itertools import groupby, takewhile
 
 from polar_mitm.chat import Assistant, Image, Message, Part, System, Text, ToolCall, ToolResult
-from polar_mitm.providers.anthropic_client_tools import flat_name
 from polar_mitm.providers.anthropic_fates import NO_SERVER_TOOLS, give_fates
+from polar_mitm.providers.anthropic_toolsets import browser_state, flat_name
 from polar_mitm.providers.common import Notes, arguments_text, folded_system
 from polar_mitm.providers.fields import Fields
 from polar_mitm.providers.turns import Turns
@@ -21,7 +21,6 @@ SERVER_BLOCKS = frozenset(
     {
         "advisor_tool_result",
         "bash_code_execution_tool_result",
-        "browser_state",
         "code_execution_tool_result",
         "container_upload",
         "fallback",
@@ -214,6 +213,8 @@ def _parts(block: Fields, found: Found) -> Iterator[Part]:
         case "search_result":
             texts = [_only_text(inner) for inner in block.children("content")]
             yield Text("\n".join(filter(None, (block.text("title"), block.text("source"), *texts))))
+        case "browser_state":
+            yield Text(browser_state(block))
         case "tool_reference":
             name = block.text("tool_name")
             found.loaded_tools.add(name)

@@ -7,7 +7,7 @@ from hashlib import sha256
 
 from polar_mitm.chat import CallError, ChatReply, Json, ToolCall
 from polar_mitm.providers import sse
-from polar_mitm.providers.anthropic_client_tools import Member
+from polar_mitm.providers.anthropic_toolsets import Member
 from polar_mitm.providers.base import Ask
 from polar_mitm.providers.common import INVALID_JSON, arguments_text, client_arguments, object_repairs, sent_arguments
 

@@ -1,9 +1,10 @@
 """The tools of an Anthropic Messages request, and which of them the model is to call."""
 
 from polar_mitm.chat import Tool, ToolChoice
-from polar_mitm.providers.anthropic_client_tools import CLIENT_TOOLS, COMPUTER, COMPUTER_TOOLSET, Member, members
+from polar_mitm.providers.anthropic_client_tools import CLIENT_TOOLS
 from polar_mitm.providers.anthropic_fates import give_fates
 from polar_mitm.providers.anthropic_messages import Found
+from polar_mitm.providers.anthropic_toolsets import TOOLSETS, Member, members
 from polar_mitm.providers.common import arguments_text
 from polar_mitm.providers.fields import Fields
 
@@ -24,11 +25,11 @@ class Toolbox:
 
     def _add(self, spec: Fields) -> None:
         kind = spec.text_or("type", "custom")
-        if kind == COMPUTER_TOOLSET:
+        if kind in TOOLSETS:
             give_fates(spec, self._found.notes, "tools.*")
             for tool, member, deferred in members(spec):
                 self.members[tool.name] = member
-                self._offer(tool, deferred, member.name, COMPUTER)
+                self._offer(tool, deferred, member.name, member.toolset)
         elif kind == "custom" or kind in CLIENT_TOOLS:
             self._offer(_tool(spec, kind), bool(spec.flag("defer_loading")), spec.text("name"))
             give_fates(spec, self._found.notes, "tools.*")

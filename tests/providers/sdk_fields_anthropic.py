@@ -32,6 +32,7 @@ BLOCKS = (
     beta.BetaToolUseBlockParam,
     beta.BetaToolResultBlockParam,
     beta.BetaToolReferenceBlockParam,
+    beta.BetaBrowserStateBlockParam,
 )
 MESSAGES = (beta.BetaUserMessageParam, beta.BetaAssistantMessageParam, beta.BetaSystemMessageParam)
 
@@ -47,6 +48,7 @@ CLIENT_TOOLS = (
     beta.BetaToolComputerUse20250124Param,
     beta.BetaToolComputerUse20251124Param,
     beta.BetaComputerToolset20260801Param,
+    beta.BetaBrowserToolset20260801Param,
 )
 
 HARNESS_ONLY = {

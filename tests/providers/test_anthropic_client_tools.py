@@ -1,16 +1,19 @@
 """Anthropic's client tools without a schema: a function for the model, and a call under the tool's own name back."""
 
+import typing
 from typing import Any
 
 import anthropic as sdk
 import pytest
+from anthropic.lib.tools._toolsets._registry import BROWSER_DEFAULT_DISABLED_MEMBERS
 from anthropic.types import beta
 from pydantic import BaseModel
 
-from polar_mitm.chat import Assistant, CallError, ChatReply, Tool, ToolCall, ToolChoice, Usage
+from polar_mitm.chat import Assistant, CallError, ChatReply, Text, Tool, ToolCall, ToolChoice, ToolResult, Usage
 from polar_mitm.providers import anthropic
-from polar_mitm.providers.anthropic_client_tools import CLIENT_TOOLS, MEMBERS
+from polar_mitm.providers.anthropic_client_tools import CLIENT_TOOLS
 from polar_mitm.providers.anthropic_reply import AnthropicAsk
+from polar_mitm.providers.anthropic_toolsets import TOOLSETS
 from polar_mitm.providers.base import Request, Route
 from tests.providers.served import served
 
@@ -20,6 +23,7 @@ EDITOR = {"type": "text_editor_20250728", "name": "str_replace_based_edit_tool",
 MEMORY = {"type": "memory_20250818", "name": "memory"}
 SCREEN = {"type": "computer_20251124", "name": "computer", "display_width_px": 800, "display_height_px": 600}
 TOOLSET = {"type": "computer_toolset_20260801"}
+BROWSER = {"type": "browser_toolset_20260801"}
 
 
 def parse(*tools: Any, messages: Any = (HI,), **fields: Any) -> AnthropicAsk:
@@ -101,14 +105,14 @@ def test_a_computer_has_the_actions_of_its_version(kind: str, has: set[str], lac
 
 def test_the_sdks_types_know_no_other_client_tool() -> None:
     """A newer SDK with another one fails here."""
-    served_elsewhere = ("web_", "code_execution", "tool_search", "advisor", "mcp_toolset", "custom", "browser_toolset")
+    served_elsewhere = ("web_", "code_execution", "tool_search", "advisor", "mcp_toolset", "custom")
     kinds = {
         kind
         for tool in beta.BetaToolUnionParam.__args__  # type: ignore[attr-defined]
         for kind in tool.__annotations__["type"].__forward_arg__.replace('"', " ").replace("'", " ").split()
         if "_20" in kind
     }
-    assert {kind for kind in kinds if not kind.startswith(served_elsewhere)} == {*CLIENT_TOOLS, TOOLSET["type"]}
+    assert {kind for kind in kinds if not kind.startswith(served_elsewhere)} == {*CLIENT_TOOLS, *TOOLSETS}
 
 
 def test_it_can_be_forced_deferred_strict_and_shown_by_example_like_any_other() -> None:
@@ -126,6 +130,7 @@ def test_it_can_be_forced_deferred_strict_and_shown_by_example_like_any_other() 
         ({"type": "computer_20250124", "name": "computer"}, "tools.0.display_width_px: field required"),
         ({**EDITOR, "max_characters": "x"}, "tools.0.max_characters: expected an integer, got a string"),
         ({**TOOLSET, "configs": {"key": {"enabled": 1}}}, "tools.0.configs.key.enabled: expected a boolean"),
+        ({**TOOLSET, "configs": {"keys": {}}}, "tools.0.configs.keys: the computer toolset has no such tool"),
     ],
 )
 def test_a_wrong_declaration_is_refused_by_its_path(tool: Any, message: str) -> None:
@@ -134,12 +139,47 @@ def test_a_wrong_declaration_is_refused_by_its_path(tool: Any, message: str) -> 
     assert caught.value.message.startswith(message)
 
 
-def test_the_computer_toolset_has_the_members_and_the_fields_of_the_sdks_types() -> None:
-    assert {*MEMBERS} == {*beta.beta_computer_member_name.BETA_COMPUTER_MEMBER_NAME_VALUES}
-    for name, (_, parameters) in MEMBERS.items():
-        published = getattr(beta, f"BetaComputer{name.title().replace('_', '')}Input").model_fields
-        assert parameters["properties"].keys() == published.keys(), name
-        assert {*parameters["required"]} == {key for key, field in published.items() if field.is_required()}, name
+@pytest.mark.parametrize("toolset", TOOLSETS.values(), ids=lambda toolset: toolset.name)
+def test_a_toolset_has_the_members_and_the_fields_of_the_sdks_types(toolset: Any) -> None:
+    family = toolset.name.title()
+    union: Any = getattr(beta, f"Beta{family}MemberName")
+    assert {*toolset.members} == {*typing.get_args(union)}
+    for name, (_, parameters) in toolset.members.items():
+        published = getattr(beta, f"Beta{family}{name.title().replace('_', '')}Input").model_fields
+        fields = {field.alias or key: field.is_required() for key, field in published.items()}
+        assert parameters["properties"].keys() == fields.keys(), name
+        assert {*parameters["required"]} == {key for key, needed in fields.items() if needed}, name
+
+
+def test_the_browser_keeps_back_what_the_sdk_says_is_off_unless_it_is_switched_on() -> None:
+    off = TOOLSETS[BROWSER["type"]].off
+    assert off == BROWSER_DEFAULT_DISABLED_MEMBERS
+    assert not {f"browser__{name}" for name in off} & {tool.name for tool in parse(BROWSER).chat.tools}
+    configs = {"javascript_exec": {"enabled": True}}
+    assert "browser__javascript_exec" in {tool.name for tool in parse({**BROWSER, "configs": configs}).chat.tools}
+
+
+def test_the_state_of_a_browser_is_told_to_the_model() -> None:
+    tabs = [
+        {"tab_id": "1", "title": "Home", "url": "https://e.org/", "active": True},
+        {"tab_id": "2", "title": "", "url": ""},
+    ]
+    changes = [{"type": "download_started", "download_id": "d", "url": "https://e.org/f"}]
+    state = {"type": "browser_state", "tabs": tabs, "state_changes": changes, "cache_control": {"type": "ephemeral"}}
+    used = {"type": "tool_use", "id": "t", "name": "list_tabs", "toolset_name": "browser", "input": {}}
+    told = {"type": "tool_result", "tool_use_id": "t", "toolset_name": "browser", "content": [state]}
+    history = (HI, {"role": "assistant", "content": [used]}, {"role": "user", "content": [told]})
+    chat = parse(BROWSER, messages=history).chat
+    assert chat.messages[2] == ToolResult(
+        "t",
+        (
+            Text(
+                "[tab 1, active] Home https://e.org/\n[tab 2]\n"
+                '{"type": "download_started", "download_id": "d", "url": "https://e.org/f"}'
+            ),
+        ),
+    )
+    assert chat.not_carried == ()
 
 
 def test_members_that_are_off_or_deferred_are_not_given() -> None:
