@@ -87,7 +87,8 @@ class SessionRecord(BaseModel):
     poisoned: str | None = None
     """Why calls.jsonl may lack calls that were made. A poisoned session is never trained on."""
     limited: list[str] = []
-    """Size limits that were met: what is not in flows.mitm, or that calls were refused. calls.jsonl is whole."""
+    """Limits that were met: of size (what is not in flows.mitm), or of calls, which were not served. calls.jsonl is
+    whole."""
     calls: int = 0
     """Calls in calls.jsonl, as of the last time this file was written."""
     prompt_tokens: int = 0

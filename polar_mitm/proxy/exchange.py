@@ -35,6 +35,7 @@ from polar_mitm.chat import (
     FinishReason,
     NotCarried,
     ToolCall,
+    Usage,
     message_wire,
     tool_wire,
 )
@@ -107,7 +108,11 @@ class Exchange:
     async def _run(self) -> Answer:
         """Sample the reply and give it the provider's form. A failure becomes the provider's error, no exception."""
         try:
-            sample = await self._sample()
+            if reached := self.session.meter.begin(self.ask.chat):
+                return await self._over(reached)
+            async with self.session.meter.place:
+                sample = await self._sample()
+            self.session.meter.response_tokens += len(sample.response_ids)
             self._record(sample)
             if sample.unread:
                 raise sample.unread
@@ -244,14 +249,25 @@ class Exchange:
             usage=sample.usage,
             stop_sequence=sample.stop_reason if isinstance(sample.stop_reason, str) else None,
         )
-        rendered = self.provider.render(self.ask, reply)
         assert self.call.response
-        self.call.response.stop_reason = self.provider.stop_reason(rendered)
+        self.call.response.stop_reason = self.provider.stop_reason(self.provider.render(self.ask, reply))
         self.call.response.repairs = list(self.provider.repairs(self.ask, reply))
+        return self._answer(reply)
+
+    async def _over(self, reached: str) -> Answer:
+        """The end of a session that has reached a limit: words of polar's in the place of the model's."""
+        self.call.error = Failure(what=reached, kind="limit", fault="polar", status=200)
+        self.call.checks = Checks(valid=False, invalid_reason=reached)
+        await asyncio.to_thread(self.session.log.limit, reached)
+        text = f"The work ends here: {reached}."
+        created, call_id = int(self.call.identity.started_at), self.call.identity.call_id.removeprefix("call_")
+        return self._answer(ChatReply(call_id, created, text, "", (), "stop", Usage(0, 0)))
+
+    def _answer(self, reply: ChatReply) -> Answer:
         if self.ask.stream:
             body = b"".join(self.provider.stream(self.ask, reply))
             return Answer(200, self.provider.stream_type(self.ask), body, late=body)
-        return Answer(200, "application/json", dumps(rendered), late=b"")
+        return Answer(200, "application/json", dumps(self.provider.render(self.ask, reply)), late=b"")
 
 
 class Repeat(Exchange):

@@ -19,6 +19,7 @@ from polar_mitm.engine.client import Engine
 from polar_mitm.prompts import Tokens
 from polar_mitm.proxy.chains import Chains
 from polar_mitm.proxy.kinds import Opening
+from polar_mitm.proxy.limits import Meter
 from polar_mitm.proxy.scripting import Progress, Step
 
 __all__ = ["KEY_HEADERS", "Session", "Sessions", "Step", "UnknownSession", "find_key", "same", "split_session_path"]
@@ -47,6 +48,8 @@ class Session:
     """What its model has said so far."""
     progress: Progress = field(default_factory=Progress)
     """How far it is in its script."""
+    meter: Meter = field(default_factory=Meter)
+    """What it has used of its limits."""
     main: Opening | None = None
     """How its first turn began, where it is one run of one harness: side requests are told by how they differ."""
 

@@ -20,6 +20,7 @@ from polar_mitm.harnesses.actions import ToolCall
 from polar_mitm.harnesses.base import Harness, Installed, Prepared
 from polar_mitm.prompts import Tokens
 from polar_mitm.proxy.border import Border
+from polar_mitm.proxy.limits import Meter
 from polar_mitm.proxy.master import EmbeddedProxy
 from polar_mitm.proxy.scripting import count
 from polar_mitm.proxy.sessions import Session, Step
@@ -72,6 +73,7 @@ async def run_sample(job: Job, task: Task, sample: int, attempt: int = 1) -> Out
         sampling=job.scenario.sampling,
         tokens=job.tokens,
     )
+    session.meter = Meter(job.scenario.call_limits.limits())
     job.border.sessions.add(session)
     try:
         await _run(job, task, session, folder)

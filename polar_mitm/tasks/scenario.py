@@ -31,6 +31,7 @@ from polar_mitm import harnesses
 from polar_mitm.harnesses import HARNESSES, Assignment, refusals
 from polar_mitm.harnesses.actions import Action, EditFile, ListFolder, ReadFile, Shell, WriteFile
 from polar_mitm.harnesses.base import Intercept, mode_of
+from polar_mitm.proxy.limits import CallLimits
 from polar_mitm.sandboxes import SANDBOXES
 from polar_mitm.sandboxes.limits import Limits
 from polar_mitm.tasks.evaluators import EVALUATORS, Evaluator
@@ -172,6 +173,19 @@ class SubAgent(_Part):
     script: list[Step] = []
 
 
+class CallLimitFields(_Part):
+    """What the session may ask of the model. See `polar_mitm.proxy.limits.CallLimits`."""
+
+    calls: Annotated[int, Field(ge=1)] | None = None
+    response_tokens: Annotated[int, Field(ge=1)] | None = None
+    seconds: Annotated[float, Field(gt=0)] | None = None
+    concurrent: Annotated[int, Field(ge=1)] | None = None
+    repeats: Annotated[int, Field(ge=1)] | None = None
+
+    def limits(self) -> CallLimits:
+        return CallLimits(**self.model_dump())
+
+
 class TaskSet(_Part):
     """Many tasks in a JSONL file. See `task_set`."""
 
@@ -226,6 +240,7 @@ class Scenario(_Part):
     sampling: Sampling = Sampling()
     container: ContainerPlace = ContainerPlace()
     limits: LimitFields = LimitFields()
+    call_limits: CallLimitFields = CallLimitFields()
     workspace: Text | None = None
     """Folder whose copy the harness starts in. Without it the workspace is empty, but for `files`."""
     files: dict[str, str] = {}
@@ -485,6 +500,8 @@ def _siblings(location: Sequence[int | str]) -> tuple[str, ...]:
             return tuple(Sampling.__annotations__)
         case ("container",):
             return tuple(ContainerPlace.model_fields)
+        case ("call_limits",):
+            return tuple(CallLimitFields.model_fields)
         case ("limits",):
             return tuple(LimitFields.model_fields)
         case ("tasks",):
