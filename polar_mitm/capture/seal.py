@@ -39,7 +39,7 @@ def take_digest(folder: SessionFolder, *, compress_from: int = COMPRESS_FROM) ->
         seal = _seal(file)
     text, packed = text_of(where), packed_of(where)
     if where == text:
-        packed.unlink(missing_ok=True)  # left by a kill; the text is later
+        _remove(packed)  # left by a kill; the text is later
         if seal.bytes >= max(compress_from, 1):
             try:
                 _pack(text, packed, seal)
@@ -161,8 +161,13 @@ def _to_text(where: Path) -> None:
     if where == packed:
         with packed.open("rb") as source, _replacing(text) as target:
             unpack(source, target)
-    packed.unlink(missing_ok=True)
+    _remove(packed)
     sync_folder(text.parent)
+
+
+def _remove(path: Path) -> None:
+    if path.exists():  # on a read-only disk there is nothing wrong with a file that is not there
+        path.unlink()
 
 
 def _pack(text: Path, packed: Path, seal: Seal) -> None:

@@ -6,7 +6,8 @@ from typing import Annotated
 import typer
 
 from polar_mitm.capture.find import find_sessions
-from polar_mitm.capture.folder import SessionFolder
+from polar_mitm.capture.folder import SessionFileError, SessionFolder
+from polar_mitm.capture.forms import CallFileError
 from polar_mitm.capture.lock import SessionBusy
 from polar_mitm.capture.recover import Met, change_form, recover_below
 from polar_mitm.cli.shell import BAD_USAGE, FAILED, JsonFlag, err, exit_codes, out, print_json, tell
@@ -53,17 +54,21 @@ def seal(
     if not sessions:
         tell(err, f"polar: no session under {path}", style="red")
         raise typer.Exit(BAD_USAGE)
-    done, before, after = 0, 0, 0
+    done, before, after, failed = 0, 0, 0, False
     for session in sessions:
-        with exit_codes():
-            size = _size(session)
-            try:
-                change_form(session, compressed=not plain)
-            except SessionBusy as busy:
-                tell(err, f"{busy}", style="yellow")
-                continue
+        size = _size(session)
+        try:
+            change_form(session, compressed=not plain)
+        except SessionBusy as busy:
+            tell(err, f"{busy}", style="yellow")
+        except (OSError, CallFileError, SessionFileError) as error:
+            tell(err, f"polar: {error}", style="red")
+            failed = True
+        else:
             done, before, after = done + 1, before + size, after + _size(session)
     tell(out, f"{done} sessions: {before / 2**20:.2f} MiB of calls before, {after / 2**20:.2f} MiB now")
+    if failed:
+        raise typer.Exit(FAILED)
 
 
 def _size(session: SessionFolder) -> int:

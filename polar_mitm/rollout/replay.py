@@ -114,7 +114,8 @@ def _rebuild(flows: Path, session_id: str, places: list[_Place], out: Path, *, t
     beside = SessionFolder(flows.parent)
     first = _first_record(beside, session_id)
     lines = [place.line for place in places if place.line != UNWRITTEN]
-    missing = sorted(set(range(1, max(lines, default=0) + 1)) - set(lines))
+    written = max([*lines, first.calls if first else 0])
+    missing = sorted(set(range(1, written + 1)) - set(lines))
     regained: list[str] = []
     folder = SessionFolder.create(out, session_id)
     try:

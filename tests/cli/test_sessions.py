@@ -66,15 +66,17 @@ def test_seal_compresses_closed_sessions_and_back(tmp_path: Path) -> None:
         assert closed.folder.load().seal == closed.session.seal
 
 
-def test_seal_refuses_a_changed_file_and_names_it(tmp_path: Path) -> None:
-    log = session(tmp_path, "ses_1")
+def test_seal_refuses_a_changed_file_names_it_and_goes_on(tmp_path: Path) -> None:
+    log, other = session(tmp_path, "ses_1"), session(tmp_path, "ses_2")
     log.close("completed")
+    other.close("completed")
     log.folder.calls.chmod(0o600)
     log.folder.calls.write_bytes(b"")
     result = CliRunner().invoke(app, ["seal", str(tmp_path)])
     assert result.exit_code == 1
     assert f"{log.folder.calls}: it was changed after its session was closed: 0 bytes" in result.stderr
     assert log.folder.calls.read_bytes() == b""
+    assert other.folder.calls.name == "calls.jsonl.zst"
 
 
 @pytest.mark.parametrize("command", ["recover", "seal"])

@@ -89,6 +89,13 @@ def test_a_killed_run_leaves_its_calls_readable_and_no_process_in_the_sandbox(en
     while (still := survivors(there.session.session_id)) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert still == []
+    looked = run("calls", out)
+    assert looked.returncode == 0
+    assert "incomplete: the process that ran it ended before the session did" in looked.stderr
+    closed = only(out)
+    assert closed.session.incomplete
+    assert closed.session.seal
+    assert closed.calls == there.calls
 
 
 async def test_an_engine_that_dies_in_the_middle_is_named_on_the_record(tmp_path: Path) -> None:
@@ -161,7 +168,7 @@ def until_started(out: Path) -> None:
     while not list(out.glob("*/workspace/started.txt")):
         assert time.monotonic() < deadline
         time.sleep(0.1)
-    assert SessionFolder(next(out.glob("*"))).calls.exists()
+    assert SessionFolder(next(out.glob("ses_*"))).calls.exists()
 
 
 async def test_an_output_folder_that_cannot_be_made_is_an_exit_3_that_names_it(tmp_path: Path) -> None:

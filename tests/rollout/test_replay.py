@@ -177,12 +177,12 @@ async def test_strangers_and_copies_are_passed_over_and_counted(staged: SessionF
 
 async def test_a_missing_flow_is_named_and_the_session_marked(staged: SessionFolder, tmp_path: Path) -> None:
     lines = flow_bytes(staged.flows)
-    staged.flows.write_bytes(b"".join(lines[:1] + lines[2:4] + lines[5:]))
+    staged.flows.write_bytes(b"".join(lines[:1] + lines[2:4] + lines[5 : CALLS - 1]))
     (session,) = replay(staged.flows, tmp_path).sessions
-    assert session.missing == [2, 5]
+    assert session.missing == [2, 5, CALLS]
     assert session.differs == 2
-    assert session.session.poisoned == "rebuilt from flows.mitm, which lacks 2 of its calls"
-    assert session.session.calls == CALLS - 2
+    assert session.session.poisoned == "rebuilt from flows.mitm, which lacks 3 of its calls"
+    assert session.session.calls == CALLS - 3
     assert session.folder.load().status == "completed"
 
 
