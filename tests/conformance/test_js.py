@@ -120,7 +120,7 @@ class Recorded:
     prompt: int
     completion: int
     thought: int
-    """Tokens of the reasoning, a byte each, where the engine tells them: in answers to prompts of token ids."""
+    """Tokens of the reasoning, a byte each."""
 
 
 def recorded(on: Stage) -> list[Recorded]:
@@ -130,7 +130,7 @@ def recorded(on: Stage) -> list[Recorded]:
             int(call.identity.started_at),
             len(call.prompt_ids),
             len(call.response.response_ids),
-            len(call.response.reasoning.encode()) if call.engine.tokens == "exact" else 0,
+            len(call.response.reasoning.encode()),
         )
         for call in on.calls()
         if call.response
