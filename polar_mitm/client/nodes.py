@@ -75,7 +75,7 @@ class Heartbeat(Sent):
 
 class HeartbeatReply(Received):
     cancel: list[str] = []
-    """Sessions to be ended: cancelled ones, and those that the server has given up on. They are reported as any other."""
+    """To be ended: cancelled sessions, and those that the server has given up on. Each is reported like any other."""
     drain: bool = False
     """Take no more sessions."""
 
