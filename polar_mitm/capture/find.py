@@ -11,11 +11,14 @@ NAMES: Final = frozenset({"session.json", "calls.jsonl", "calls.jsonl.zst"})
 
 
 def find_sessions(path: Path) -> list[SessionFolder]:
-    """The session folders at or below a folder, sorted by path; empty when there is none.
+    """The session folders at or below a folder, sorted by path; for a file, the one it lies in. Empty: there is none.
 
     What lies inside a session's folder (its workspace, say) is not searched, and links to folders are not followed.
     Raises OSError for a folder that cannot be read.
     """
+    if path.is_file():
+        names = {inside.name for inside in path.parent.iterdir()}
+        return [SessionFolder(path.parent)] if NAMES & names else []
     found = []
     for name, inner, files in os.walk(path, onerror=_refuse):
         session = SessionFolder(Path(name))

@@ -27,7 +27,7 @@ class Met:
 
 
 def recover_below(path: Path) -> list[Met]:
-    """Close the sessions at or below a folder whose process is gone. Those that are being written are left alone.
+    """Close the sessions that a path stands for and whose process is gone. Those that are being written are left alone.
 
     Raises OSError for folders that cannot be searched.
     """

@@ -21,7 +21,7 @@ Sessions = Annotated[Path, typer.Argument(help="A session's folder, or a folder 
 
 def close_dead(path: Path) -> list[Met]:
     """Close sessions whose process is gone, and say so on standard error. For commands that look at captures."""
-    met = recover_below(path if path.is_dir() else path.parent) if path.exists() else []
+    met = recover_below(path) if path.exists() else []
     for session in met:
         if session.closed:
             tell(err, f"{shown(session.folder.path)}: {session.closed.status_reason}", style="yellow")
@@ -50,7 +50,7 @@ def seal(
 ) -> None:
     """Compress the calls of closed sessions, whatever their size."""
     with exit_codes():
-        sessions = find_sessions(path if path.is_dir() else path.parent)
+        sessions = find_sessions(path)
     if not sessions:
         tell(err, f"polar: no session under {path}", style="red")
         raise typer.Exit(BAD_USAGE)

@@ -61,7 +61,7 @@ def traces(
     """Show trajectories: their traces, what became of every sampled token, and why they fork."""
     close_dead(path)
     with exit_codes():
-        sessions = find_sessions(path if path.is_dir() else path.parent)
+        sessions = find_sessions(path)
         if not sessions:
             tell(err, f"polar: no session under {path}", style="red")
             raise typer.Exit(BAD_USAGE)

@@ -26,6 +26,14 @@ def test_a_run_holds_its_sessions_and_not_what_lies_in_them(tmp_path: Path) -> N
     assert find_calls(tmp_path / "a") == []
 
 
+def test_a_file_stands_for_its_own_session_and_for_no_other(tmp_path: Path) -> None:
+    for name in ("ses_1/calls.jsonl", "ses_1/session.json", "copy.jsonl"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    assert find_sessions(tmp_path / "ses_1" / "calls.jsonl") == find_sessions(tmp_path / "ses_1")
+    assert find_sessions(tmp_path / "copy.jsonl") == []
+
+
 def test_a_folder_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         find_sessions(tmp_path / "none")

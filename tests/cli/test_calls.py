@@ -92,6 +92,16 @@ def test_a_session_whose_process_is_gone_is_closed_by_looking_at_it(tmp_path: Pa
     assert CliRunner().invoke(app, ["calls", str(tmp_path)]).stderr == ""
 
 
+def test_looking_at_a_copy_closes_no_session_beside_it(tmp_path: Path) -> None:
+    write(tmp_path)
+    folder = SessionFolder(tmp_path / "ses_1")
+    folder.write(SessionRecord(session_id="ses_1", started_at=1.0))
+    copy = tmp_path / "copy.jsonl"
+    copy.write_bytes(folder.calls.read_bytes())
+    assert [len(rows) for rows in shown_for(copy).values()] == [3]
+    assert folder.load().status == "open"
+
+
 def test_a_running_session_is_shown_and_left_running(tmp_path: Path) -> None:
     log = SessionLog(SessionFolder.create(tmp_path, "ses_1"), SessionRecord(session_id="ses_1", started_at=1.0))
     log.record(make_call("one"))
