@@ -118,6 +118,7 @@ async def test_claude_code_in_a_terminal_asks_for_titles_counts_and_a_compaction
             return [flow.request.path.partition("?")[0] for flow in on.flows(session)]
 
         async with terminal(command, env, folder) as claude_code:
+            await claude_code.shows("bypass permissions on")
             await claude_code.quiet()
             await claude_code.enter("Say hello to me.")
             await until(lambda: kinds() >= {"turn", "title"}, seconds=60)
