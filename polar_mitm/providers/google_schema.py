@@ -41,6 +41,8 @@ def _value(name: str, value: Any) -> Any:
     match name, value:
         case "type", str():
             return value.lower()
+        case "type", list():
+            return [word.lower() if isinstance(word, str) else word for word in value]
         case "properties" | "defs", dict():
             return {key: json_schema(inner) if isinstance(inner, dict) else inner for key, inner in value.items()}
         case "items" | "additionalProperties", dict():

@@ -7,6 +7,8 @@ import anthropic as sdk
 import pytest
 from anthropic.lib.tools._toolsets._registry import BROWSER_DEFAULT_DISABLED_MEMBERS
 from anthropic.types import beta
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from polar_mitm.chat import Assistant, CallError, ChatReply, Text, Tool, ToolCall, ToolChoice, ToolResult, Usage
@@ -15,7 +17,7 @@ from polar_mitm.providers.anthropic_client_tools import CLIENT_TOOLS
 from polar_mitm.providers.anthropic_reply import AnthropicAsk
 from polar_mitm.providers.anthropic_toolsets import TOOLSETS
 from polar_mitm.providers.base import Request, Route
-from tests.providers.served import served
+from tests.providers.served import replaced, served, size
 
 HI = {"role": "user", "content": "hi"}
 BASH = {"type": "bash_20250124", "name": "bash"}
@@ -199,6 +201,33 @@ def test_a_members_call_in_the_history_has_the_functions_name() -> None:
     chat = parse(TOOLSET, messages=history).chat
     assert chat.messages[1] == Assistant(tool_calls=(ToolCall("t", "computer__scroll", '{"scroll_amount": 3}'),))
     assert chat.not_carried == ()
+
+
+EVERY = {
+    "model": "m",
+    "max_tokens": 9,
+    "messages": [HI, {"role": "assistant", "content": [USED]}, {"role": "user", "content": [RESULT]}],
+    "tools": [BASH, EDITOR, MEMORY, SCREEN, {**TOOLSET, "configs": {"key": {"enabled": True}}}, BROWSER],
+    "tool_choice": {"type": "tool", "name": "bash"},
+}
+
+
+@given(
+    st.integers(0, size(EVERY) - 1),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False)
+    | st.text(max_size=8)
+    | st.just([])
+    | st.just({}),
+)
+@settings(deadline=None)
+def test_a_request_with_any_one_value_replaced_is_parsed_or_refused_with_a_call_error(at: int, value: Any) -> None:
+    try:
+        anthropic.parse(Request("POST", "h", "/v1/messages"), Route("generate"), replaced(EVERY, at, value))
+    except CallError as error:
+        assert error.kind == "invalid_request"
 
 
 @pytest.mark.parametrize("as_stream", [False, True], ids=["json", "stream"])
