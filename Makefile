@@ -45,6 +45,7 @@ lint: $(READY) ## ruff, mypy, import-linter
 schemas: $(READY) ## write docs/schemas from the models, docs/providers.md from the providers' tables
 	@$(BIN)/python -m polar_mitm.capture.schema docs/schemas
 	@$(BIN)/python -m polar_mitm.trajectory.schema docs/schemas
+	@$(BIN)/python -m polar_mitm.tasks.schema docs/schemas
 	@$(BIN)/python -m polar_mitm.providers.fates docs/providers.md
 
 .PHONY: loaders

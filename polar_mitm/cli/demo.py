@@ -11,7 +11,7 @@ from polar_mitm.cli import run_task
 from polar_mitm.cli.shell import JsonFlag, Steps, TokensFlag, default_engine_url, exit_codes, out
 from polar_mitm.cli.tables import shown
 from polar_mitm.harnesses.install import install as install_harness
-from polar_mitm.tasks.scenario import bundled
+from polar_mitm.tasks.reading import bundled
 
 
 def demo(

@@ -25,7 +25,9 @@ from polar_mitm.rollout.engines import engine_for
 from polar_mitm.rollout.outcome import Outcome
 from polar_mitm.rollout.run import run_tasks
 from polar_mitm.rollout.summary import summary
-from polar_mitm.tasks.scenario import Scenario, ScenarioError, load
+from polar_mitm.tasks.problems import ScenarioError
+from polar_mitm.tasks.reading import load
+from polar_mitm.tasks.scenario import Scenario
 from polar_mitm.tasks.task_set import tasks_of
 
 MOST_ROWS = 20

@@ -27,7 +27,7 @@ from polar_mitm.rollout.replay import ReplayError
 from polar_mitm.rollout.resume import RunBusy
 from polar_mitm.rollout.run import NotReady
 from polar_mitm.sandboxes import SandboxError
-from polar_mitm.tasks.scenario import ScenarioError
+from polar_mitm.tasks.problems import ScenarioError
 from polar_mitm.tokens.vocabulary import VocabularyError
 from polar_mitm.trajectory.exporters.base import ExportFailed, ExportRefused, PackageMissing
 from polar_mitm.trajectory.ledger import LedgerError

@@ -31,7 +31,7 @@ from polar_mitm.sandboxes.base import Exit, Layout, RunSpec, Sandbox, SandboxErr
 from polar_mitm.tasks.evaluators import Finished
 from polar_mitm.tasks.place import Place, place_of
 from polar_mitm.tasks.scenario import Scenario
-from polar_mitm.tasks.scenario import Step as ScriptStep
+from polar_mitm.tasks.script import Step as ScriptStep
 from polar_mitm.tasks.task_set import Task
 from polar_mitm.tasks.workspace import Workspace
 

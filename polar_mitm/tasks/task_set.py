@@ -10,7 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from polar_mitm.tasks.scenario import Scenario, ScenarioError, TaskSet
+from polar_mitm.tasks.fields import TaskSet
+from polar_mitm.tasks.problems import ScenarioError
+from polar_mitm.tasks.scenario import Scenario
 
 
 @dataclass(slots=True, frozen=True)

@@ -9,7 +9,8 @@ import pytest
 from polar_mitm.sandboxes import SANDBOXES
 from polar_mitm.tasks.evaluators import Answer, Command, Evaluation, Finished, Python, SessionCompleted
 from polar_mitm.tasks.evaluators.base import EvaluatorFields
-from polar_mitm.tasks.scenario import ScenarioError, bundled, load
+from polar_mitm.tasks.problems import ScenarioError
+from polar_mitm.tasks.reading import bundled, load
 from tests.needs import need
 
 

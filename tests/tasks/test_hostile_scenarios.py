@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 from polar_mitm.tasks.place import Place
-from polar_mitm.tasks.scenario import Scenario, ScenarioError, load
+from polar_mitm.tasks.problems import ScenarioError
+from polar_mitm.tasks.reading import load
+from polar_mitm.tasks.scenario import Scenario
 from polar_mitm.tasks.workspace import Workspace
 
 BOMB = "".join(f"x{n}: &x{n} [{', '.join([f'*x{n - 1}'] * 9) if n else 'lol'}]\n" for n in range(9))

@@ -7,12 +7,9 @@ import pytest
 from polar_mitm.harnesses import HARNESSES, Assignment, McpServer
 from polar_mitm.harnesses.actions import Action, EditFile, ListFolder, ReadFile, Shell, WriteFile
 from polar_mitm.tasks.evaluators import Command, SessionCompleted
-from polar_mitm.tasks.scenario import (
-    ScenarioError,
-    Step,
-    bundled,
-    load,
-)
+from polar_mitm.tasks.problems import ScenarioError
+from polar_mitm.tasks.reading import bundled, load
+from polar_mitm.tasks.script import Step
 
 SMALLEST = "instruction: Say hi.\nevaluator: {type: session_completed}\n"
 

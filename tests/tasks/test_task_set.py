@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from polar_mitm.tasks.scenario import ScenarioError, load
+from polar_mitm.tasks.problems import ScenarioError
+from polar_mitm.tasks.reading import load
 from polar_mitm.tasks.task_set import Task, tasks_of
 
 SCENARIO = "tasks: {{file: set.jsonl{more}}}\nevaluator: {{type: session_completed}}\n"

@@ -56,7 +56,9 @@ class Evaluation:
 class EvaluatorFields(BaseModel):
     """The `evaluator` mapping of a scenario; the subclass of each kind has its fields and does its work."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(
+        extra="forbid", strict=True, frozen=True, allow_inf_nan=False, use_attribute_docstrings=True
+    )
 
     type: str
 
