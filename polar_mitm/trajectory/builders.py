@@ -17,7 +17,7 @@ from polar_mitm.trajectory.chains import Builder, Chain, Chains, Kin, Member, Re
 from polar_mitm.trajectory.credit import share
 from polar_mitm.trajectory.ends import EndTokens
 from polar_mitm.trajectory.explain import Decode, explain
-from polar_mitm.trajectory.fate import Fate, fates
+from polar_mitm.trajectory.fate import REPLACED, Fate, fates
 from polar_mitm.trajectory.ledger import balance, entries
 from polar_mitm.trajectory.masking import group_of
 from polar_mitm.trajectory.masking import masked as own_mask
@@ -134,6 +134,7 @@ class Building:
             session_id=record.session_id,
             lineage=Lineage(
                 kind=chain.kin,
+                within=chain.within,
                 of_trace=self._name(chain.of_chain) if chain.of_chain else None,
                 of_call=chain.of_call.call_id if chain.of_call else None,
             ),
@@ -164,8 +165,8 @@ class Building:
         call, fate = member.call, member.fate
         if fate.bin == "trained" and self.masked is not None:
             fate = Fate("masked", self.masked)
-        elif fate.bin == "trained" and not trained and member.kept:
-            fate = Fate("forced", "a grammar chose every token")
+        elif fate.bin == "trained" and not trained and call.sampled:
+            fate = Fate("forced", "a grammar chose every token") if member.kept else REPLACED
         return Turn(
             call_id=call.call_id,
             start=start,

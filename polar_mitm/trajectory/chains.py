@@ -9,7 +9,7 @@ from polar_mitm.trajectory.fate import Fate
 from polar_mitm.trajectory.relate import Link, side
 from polar_mitm.trajectory.seen import Seen
 from polar_mitm.trajectory.substitute import substitution
-from polar_mitm.trajectory.trace import Drift, Relation
+from polar_mitm.trajectory.trace import Drift, Relation, Within
 
 
 def leads(member: "Member") -> bool:
@@ -45,6 +45,7 @@ class Chain:
     number: int
     members: list[Member]
     kin: Kin
+    within: Within
     of_chain: "Chain | None" = None
     of_call: Seen | None = None
     broken: Link | None = None
@@ -106,36 +107,51 @@ class Chains:
         else:
             return False
         chain.members.append(member)
+        if chain.within == "side":
+            chain.within = _within(link.call, None, "main")  # it was no side request: the conversation goes on from it
         return True
 
     def _begin(self, member: Member, parent: Chain | None) -> None:
         link = member.link
-        chain = Chain(len(self.chains), [member], "main")
-        if side(link.call):
-            chain.kin = "side"
-        elif link.bare == "subagent":
-            chain.kin = "subagent"
-        elif link.bare == "compacted":
-            chain.kin = "compaction"
-        elif member.relation in ("rewound", "retried"):
-            chain.kin = "rewind"
-        elif link.parent is not None:
-            chain.kin = "fork"
-        source = link.source or (None if link.rivals else link.parent)
-        if link.source is not None and link.bare == "compacted":
-            parent = self._chain(link.parent)
-        elif link.source is not None:
+        if link.rivals:
+            parent = None
+        elif link.source is not None and link.bare == "subagent":
             parent = self._chain(link.source)
-        chain.of_chain, chain.of_call = (None if link.rivals else parent), source
+        kin = self._kin(member, parent)
+        chain = Chain(len(self.chains), [member], kin, _within(link.call, parent, kin))
+        chain.of_chain, chain.of_call = parent, link.source or (None if link.rivals else link.parent)
         if not side(link.call) and not link.rivals and _broken(link):
             chain.broken = link
-        if self._builder == "per_request" and link.tokens == "extends" and parent is not None:
-            chain.kin = parent.kin if not side(link.call) else "side"
         self.chains.append(chain)
         self._of.setdefault(link.call.call_id, chain)
 
+    def _kin(self, member: Member, parent: Chain | None) -> Kin:
+        link = member.link
+        if side(link.call):
+            return "side"
+        if link.bare == "subagent":
+            return "subagent"
+        if link.bare == "compacted":
+            return "compaction"
+        if self._builder == "per_request" and link.tokens == "extends" and parent is not None:
+            return parent.kin
+        if link.rivals:
+            return "fork"
+        if link.parent is None:
+            return "main"
+        return "rewind" if member.relation in ("rewound", "retried") else "fork"
+
     def _chain(self, call: Seen | None) -> Chain | None:
         return self._of.get(call.call_id) if call is not None else None
+
+
+def _within(call: Seen, parent: Chain | None, kin: Kin) -> Within:
+    """Whose conversation it is."""
+    if kin in ("side", "subagent"):
+        return "side" if kin == "side" else "subagent"
+    if parent is not None and parent.within != "side":
+        return parent.within
+    return "subagent" if call.kind == "subagent" else "main"
 
 
 def _broken(link: Link) -> bool:

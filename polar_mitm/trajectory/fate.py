@@ -16,6 +16,8 @@ class Fate:
     reason: str
 
 
+REPLACED = Fate("context", "the engine saw another end of turn in their place")
+"""Of sampled ends of turn that the template put others for."""
 TRAINED = Fate("trained", "sampled in this context")
 
 

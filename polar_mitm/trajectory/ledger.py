@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
 from polar_mitm.trajectory.chains import Chain
-from polar_mitm.trajectory.fate import Fate
+from polar_mitm.trajectory.fate import REPLACED, Fate
 from polar_mitm.trajectory.seen import Seen, Session, repeated
 from polar_mitm.trajectory.trace import Bin, Entry, Ledger, Trace
 
@@ -56,7 +56,7 @@ def _entries(call: Seen, fate: Fate, kept: int | None, masked: str | None) -> li
     else:
         add("masked", kept - inside, masked)
     add("forced", len(forced), "a grammar chose these tokens")
-    add("context", total - kept - (len(forced) - inside), "the engine saw another end of turn in their place")
+    add(REPLACED.bin, total - kept - (len(forced) - inside), REPLACED.reason)
     return found
 
 

@@ -82,7 +82,7 @@ class _Relating:
         if repeated(call):
             return Link(call, "retried", "root", self.by_id.get(repeated(call) or ""))
         if call.prompt is None:
-            return Link(call, "side_request" if side(call) else "root", "root")
+            return Link(call, "side_request" if side(call) else "unplaced", "root")
         link = self._continued(call)
         if side(call):
             link.relation = "side_request"

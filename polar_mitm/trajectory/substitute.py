@@ -19,7 +19,12 @@ def substitution(call: Seen, parent: Seen, ends: EndTokens, limit: float) -> tup
     """
     assert call.prompt is not None
     rest = call.prompt.read(parent.prompt_len, call.prompt_len)
-    end = ends.first(rest)
+    shared = call.prompt.shared(parent.whole) - parent.prompt_len if parent.whole else 0
+    if ends.all(parent.sampled[shared:]):
+        # Only the end of turn differs. Where nothing closes the answer instead, what follows does not belong to it.
+        end: int | None = shared if ends.all(rest[shared : shared + 1]) else shared - 1
+    else:
+        end = ends.first(rest)
     if end is None:
         return None
     sampled = parent.sampled.tolist()

@@ -37,9 +37,11 @@ type Relation = Literal[
     "subagent",
     "side_request",
     "ambiguous",
+    "unplaced",
 ]
 """How a call's prompt stands to what was sampled before it. `rewritten`: the parent's prompt is its beginning, the
-response came back rendered otherwise. `diverges`: the same conversation, but the prompt leaves the parent's prompt."""
+response came back rendered otherwise. `diverges`: the same conversation, but the prompt leaves the parent's prompt.
+`unplaced`: it has no prompt ids."""
 
 type Cause = Literal[
     "arguments_rerendered",
@@ -122,8 +124,18 @@ class Turn(Part):
     """A per-step reward, where an evaluator gave one."""
 
 
+type Within = Literal["main", "subagent", "side"]
+
+
+def _within(lineage: dict[str, Any]) -> Within:
+    kind = lineage["kind"]
+    return "subagent" if kind == "subagent" else "side" if kind == "side" else "main"
+
+
 class Lineage(Part):
     kind: Literal["main", "subagent", "compaction", "rewind", "fork", "side"]
+    within: Within = Field(default_factory=_within)
+    """Whose conversation it is, forks, rewinds and compactions of it included."""
     of_trace: str | None = None
     """The trace it comes from: the caller's of a sub-agent, the compacted, the forked one."""
     of_call: str | None = None

@@ -228,6 +228,23 @@ def test_a_sub_agent_that_begins_with_its_callers_history_is_no_continuation_of_
     assert relations(trajectory)["01"] == "subagent"
 
 
+def test_forks_of_a_sub_agent_stay_the_sub_agents(tmp_path: Path) -> None:
+    world = World(Template(spaced=True))
+    world.answer(world.talk(), "One.")
+    sub = world.talk(system="You help.", agent="a", kind="subagent")
+    world.answer(sub, "", tool="read", arguments='{"path":"a"}')
+    world.answer(sub.tool("text"), "It says text.")
+    found = [(trace.lineage.kind, trace.lineage.within) for trace in build(world.write(tmp_path)).traces]
+    assert found == [("main", "main"), ("subagent", "subagent"), ("fork", "subagent")]
+
+
+def test_the_first_prompt_asked_again_is_no_rewind(tmp_path: Path) -> None:
+    world, talk = World(), World().talk()
+    world.answer(talk, "Lost.", delivery="aborted")
+    world.answer(talk, "Kept.")
+    assert [trace.lineage.kind for trace in build(world.write(tmp_path)).traces] == ["main", "main"]
+
+
 def test_parents_that_cannot_be_told_apart_are_quarantined(tmp_path: Path) -> None:
     world, talk = World(), World().talk()
     world.answer(talk.copy(), "Same.")

@@ -18,13 +18,12 @@ from polar_mitm.trajectory.exporters.sinks import Documents
 from polar_mitm.trajectory.trace import Trace, Turn
 
 _VERSION: Final = "ATIF-v1.8"
-_APART: Final = ("subagent", "side")
 
 
 def rows(session: Session, tally: Tally) -> Iterator[Row]:
     del tally
     name, traces = session.trajectory.session_id, session.trajectory.traces
-    spine = [trace for trace in traces if trace.lineage.kind not in _APART] or traces[:1]
+    spine = [trace for trace in traces if trace.lineage.within == "main"] or traces[:1]
     apart = [trace for trace in traces if all(trace is not one for one in spine)]
     if not spine:
         yield {"name": name, "document": _document(session, None, None)}

@@ -108,7 +108,7 @@ def principal(trajectory: Trajectory) -> Trace | None:
 
 def _standing(trace: Trace) -> tuple[bool, bool, int, int]:
     trained = trace.trained
-    return trained > 0, trace.lineage.kind not in ("subagent", "side"), trained, sampled_tokens(trace)
+    return trained > 0, trace.lineage.within == "main", trained, sampled_tokens(trace)
 
 
 def sampled_tokens(trace: Trace) -> int:

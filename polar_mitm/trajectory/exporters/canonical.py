@@ -154,7 +154,7 @@ def _parquet(path: Path) -> Sink:
         "weight": pa.float64(),
         "advantage": pa.float64(),
         "exact": pa.bool_(),
-        "lineage": pa.struct([("kind", text), ("of_trace", text), ("of_call", text)]),
+        "lineage": pa.struct([("kind", text), ("within", text), ("of_trace", text), ("of_call", text)]),
         "broken_by": text,
         "policy_versions": words,
         "policy_version_min": text,
