@@ -6,7 +6,7 @@ The same addons in this process are tested too, where a process would show nothi
 import asyncio
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +19,7 @@ from polar_mitm.capture.session import SessionFolder
 from polar_mitm.proxy.addons import standalone
 from polar_mitm.proxy.master import EmbeddedProxy, ProxyFailed
 from tests.conftest import Sentinel
-from tests.fakes.vllm import FakeVllm, Reply
+from tests.fakes.vllm import RENDER, FakeVllm, Reply
 from tests.ports import free_port, wait_for_port
 from tests.proxy.asks import ANTHROPIC, CHAT, JSON_ASKS, Ask, streamed
 from tests.proxy.stage import Wire, client, until
@@ -216,6 +216,25 @@ async def test_a_call_that_comes_while_the_engine_is_being_asked_waits_for_the_s
         assert SessionFolder(path).load().status == "completed"
 
 
+@pytest.mark.parametrize(
+    ("wanted", "lacks", "used"),
+    [("", (), "exact"), ("chat", (), "chat"), ("exact", (), "exact"), ("", [RENDER], "chat")],
+)
+async def test_prompts_go_to_the_engine_as_the_option_says_or_as_it_can(
+    wanted: str, lacks: Sequence[str], used: str, folder: Path
+) -> None:
+    async with FakeVllm(lacks=lacks) as fake, client() as http:
+        options: dict[str, Any] = {"polar_engine_url": fake.url, "polar_out": str(folder / "out")}
+        async with EmbeddedProxy(standalone(), **options, polar_tokens=wanted) as proxy:
+            url = f"http://127.0.0.1:{proxy.base_url_port}{CHAT.target}"
+            async with http.post(url, json=CHAT.body, headers=CHAT.headers) as got:
+                assert got.status == 200
+        (path,) = (folder / "out").glob("ses_*")
+    session, (call,) = SessionFolder(path).load(), read_calls(SessionFolder(path).calls)
+    assert (session.tokens, call.engine and call.engine.tokens) == (used, used)
+    assert (session.tokens_reason is None) == (not lacks)
+
+
 async def test_a_start_that_is_cancelled_leaves_nothing_behind(folder: Path) -> None:
     port = free_port()
     async with FakeVllm(probe=Reply(hold=asyncio.Event())) as fake:
@@ -239,6 +258,7 @@ async def test_a_start_that_is_cancelled_leaves_nothing_behind(folder: Path) -> 
         ("polar_keepalive", "inf", "polar_keepalive: 'inf' is not"),
         ("polar_session_mb", "0", "polar_session_mb: '0' is not a number of megabytes of at least 1"),
         ("polar_engine_url", "localhost:8000", "polar_engine_url: 'localhost:8000' is no http"),
+        ("polar_tokens", "ids", "polar_tokens: 'ids' is neither exact nor chat"),
         ("polar_grace", 5, "Expected <class 'str'> for polar_grace"),
         ("polar_gracee", "5", "Unknown options: polar_gracee"),
     ],
