@@ -107,7 +107,7 @@ class TokenIn:
         try:
             generated = await self._generate(answer, rendered, prompt, outgoing, deadline)
         except Refused as refused:
-            if not prompt.built_ids:
+            if not refused.refusal.of_the_request or prompt.ids == rendered.token_ids:
                 raise
             prompt = _Prompt(rendered.token_ids, broken="engine", why=f"it refused the ids: {refused.refusal.message}")
             generated = await self._generate(answer, rendered, prompt, outgoing, deadline)

@@ -31,9 +31,12 @@ async def look(transport: Transport, model: str, window: int | None) -> TokenIn 
     routes = TokenIn(transport, model, window)
     deadline = asyncio.get_running_loop().time() + _LIMIT_S
     try:
-        if fault := await _fault(routes, deadline):
-            return fault
-        cuts = await _cuts(routes, deadline)
+        async with asyncio.timeout_at(deadline):
+            if fault := await _fault(routes, deadline):
+                return fault
+            cuts = await _cuts(routes, deadline)
+    except TimeoutError:
+        return f"did not answer on its token routes within {_LIMIT_S:.0f} s"
     except Unavailable as error:
         mend = "; start vLLM with --enable-scale-out" if "scale-out" in str(error) else ""
         return f"has no token routes: {error}{mend}"

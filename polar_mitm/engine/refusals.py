@@ -33,6 +33,11 @@ class Refusal:
     param: str | None = None
 
     @property
+    def of_the_request(self) -> bool:
+        """Whether it is this request that the engine does not take, and not the engine that fails."""
+        return self.status in (400, 422) and "EngineCore" not in self.message
+
+    @property
     def refuses_images(self) -> bool:
         return self.status == 400 and bool(_NO_IMAGES.search(self.message))
 
@@ -81,7 +86,7 @@ def read_refusal(status: int, raw: bytes) -> Refusal:
 def call_error(refusal: Refusal, *, url: str, model: str) -> CallError:
     """The refusal as the error that the client's provider will word. Overflow is told apart before this."""
     match refusal.status:
-        case 400 | 422 if "EngineCore" not in refusal.message:
+        case 400 | 422 if refusal.of_the_request:
             return CallError("invalid_request", refusal.message, param=refusal.param)
         case 401 | 403:
             mend = "start polar with the engine's --api-key"

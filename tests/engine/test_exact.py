@@ -20,6 +20,7 @@ from polar_mitm.chat import (
     ToolResult,
     User,
 )
+from polar_mitm.engine import exact_probe
 from polar_mitm.engine.client import Continuation, Engine, EngineUnfit, Sample
 from tests.fakes.templates import Template, chatml, decoded, encoded, forgetful, markless, renamed_end, unclosed
 from tests.fakes.vllm import DERENDER, GENERATE, RENDER, TOKEN_ROUTES, FakeVllm, Reply
@@ -184,6 +185,28 @@ async def test_ids_that_the_engine_refuses_are_given_up_for_a_rendered_prompt() 
         sample = await engine.chat(request, tokens="exact", continuation=foreign)
     assert (sample.text, sample.tokens, sample.built_ids, sample.broken) == ("Hello.", "exact", 0, "engine")
     assert sample.why.startswith("it refused the ids: the prompt and max_tokens are longer than the window, or a token")
+
+
+async def test_an_engine_that_fails_on_built_ids_is_not_asked_again_with_others() -> None:
+    async with FakeVllm() as fake, Engine(fake.url) as engine:
+        fake.script = [CALLING, Reply(status=500, error="CUDA out of memory"), Reply()]
+        with pytest.raises(CallError, match="answered 500"):
+            await two_turns(engine)
+        assert len(fake.requests) == 2
+        # Nor is one that refuses a prompt in which there is nothing of polar's making.
+        fake.script, fake.requests = [Reply(), Reply(status=400, error="no"), Reply()], []
+        with pytest.raises(CallError, match="no"):
+            await two_turns(engine)
+        assert len(fake.requests) == 2
+
+
+async def test_token_routes_that_hang_are_as_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exact_probe, "_LIMIT_S", 0.3)
+    async with FakeVllm() as fake:
+        fake.hangs = True
+        async with Engine(fake.url) as engine:
+            assert engine.capabilities.not_exact == "did not answer on its token routes within 0 s"
+            assert (await engine.chat(ChatRequest((asked(),)))).text == "Hello."
 
 
 @pytest.mark.parametrize("route", [RENDER, GENERATE])

@@ -63,6 +63,8 @@ class FakeVllm:
         self.renders = 0
         """How many prompts it rendered for its token routes."""
         self.weights = "default"
+        self.hangs = False
+        """Whether its token routes never answer."""
         self._rendered: dict[str, dict[str, Any]] = {}
         self._without_calls: set[str] = set()
         """Texts that hold no call, whatever they look like."""
@@ -138,6 +140,8 @@ class FakeVllm:
     async def _render(self, request: web.Request) -> web.Response:
         if RENDER in self.lacks:
             return _lacking()
+        if self.hangs:
+            await asyncio.Event().wait()
         body = await request.json()
         self.renders += 1
         prompt = self._prompt_ids(body)
