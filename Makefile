@@ -66,6 +66,10 @@ live-matrix: setup ## every harness x mode x sandbox on a real engine; write the
 bench-keepalive: $(READY) ## hold a stream of each provider open for a minute and measure its longest silence
 	@$(BIN)/python -m bench.keepalive 60
 
+.PHONY: live-tokens
+live-tokens: $(READY) ## chat and exact prompts in three harnesses; write the table in docs/trajectories.md: make live-tokens URL=...
+	@$(BIN)/python -m bench.live_tokens --engine-url $(URL)
+
 .PHONY: soak
 soak: $(READY) ## 50 sessions at once on a running engine, killed and resumed ten times: make soak URL=http://127.0.0.1:8000
 	@$(BIN)/python -m bench.soak --engine-url $(URL)
