@@ -7,6 +7,7 @@ once, keep-alives follow while the engine works, then the answer. A request need
 import asyncio
 import secrets
 from dataclasses import dataclass
+from weakref import WeakValueDictionary
 
 from aiohttp import web
 from mitmproxy.http import HTTPFlow
@@ -19,7 +20,7 @@ MAX_HEADER = 2**20
 """Bytes. mitmproxy has taken the request already; aiohttp's own limit of 8190 would fail a call for long headers."""
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class Waiting:
     """A call on its way, and the flow that waits for it."""
 
@@ -47,7 +48,8 @@ class Waiting:
 class Loopback:
     def __init__(self, border: Border) -> None:
         self.border = border
-        self._tickets: dict[str, Waiting] = {}
+        self._tickets: WeakValueDictionary[str, Waiting] = WeakValueDictionary()
+        """A call whose client leaves before mitmproxy has brought it here is forgotten with its ticket."""
         self._runner: web.AppRunner | None = None
         self._starting = asyncio.Lock()
         self._address: tuple[str, int] | None = None

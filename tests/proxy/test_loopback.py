@@ -13,6 +13,8 @@ import orjson
 import pytest
 
 from polar_mitm.capture.record import Call
+from polar_mitm.proxy.intercept import Intercept
+from polar_mitm.proxy.loopback import Loopback, Waiting
 from tests.conftest import Staged
 from tests.fakes.vllm import Reply
 from tests.proxy.asks import ANTHROPIC, CHAT, JSON_ASKS, STREAM_ASKS, Ask, streamed, with_tool
@@ -225,6 +227,28 @@ async def test_the_loopback_serves_nobody_without_a_ticket(stage: Staged) -> Non
         for headers in ({}, {"x-polar-ticket": "guessed"}):
             got = await on.request("POST", f"http://{address[0]}:{address[1]}/v1/messages", json={}, headers=headers)
             assert (got.status, got.body) == (403, b"polar: no ticket")
+
+
+async def test_a_call_that_nobody_waits_for_any_more_is_forgotten_with_its_ticket(stage: Staged) -> None:
+    async with stage(Reply(delay_s=30), grace_s=0.05, keepalive_s=0.05) as on:
+        loopback, release = Loopback(on.border), asyncio.Event()
+        admit = loopback.admit
+
+        async def slowly(waiting: Waiting) -> tuple[str, tuple[str, int]]:
+            ticket = await admit(waiting)
+            await release.wait()  # a moment that can't be met by chance: the client leaves before it is diverted
+            return ticket
+
+        loopback.admit = slowly  # type: ignore[method-assign]
+        intercept = next(addon for addon in on.proxy.addons if isinstance(addon, Intercept))
+        intercept.loopback = loopback
+        waiting = asyncio.create_task(on.post(streamed(CHAT)))
+        await until(lambda: loopback._tickets)
+        waiting.cancel()
+        await until(lambda: on.fake.cancelled)
+        release.set()
+        await until(lambda: on.calls())
+        await until(lambda: not loopback._tickets)
 
 
 async def test_a_clients_own_ticket_opens_nothing(stage: Staged) -> None:
