@@ -32,7 +32,7 @@ VOCABULARY = 150_000
 END = 151_645
 FIRST_PROMPT = 20_000
 """Tokens. The system text and the tools of a coding harness."""
-CASES = ((25, 32_500), (200, 100_000), (200, 200_000), (1000, 500_000), (1000, 1_000_000))
+CASES = ((200, 100_000), (500, 400_000), (1000, 1_000_000))
 """Turns, and tokens of the last prompt and answer together."""
 GOAL = 15
 """Times fewer bytes than the calls with all of each prompt's ids and messages."""
@@ -158,7 +158,7 @@ def measure() -> None:
     columns = ("session", "traces", "tokens of all traces", "seconds", "us/token", "peak MB", "bytes/token")
     rows = [
         (
-            f"{turns} turns to {tokens:,}{', each answer re-rendered' if rewritten else ''}",
+            f"{turns} turns to {tokens:,}{', re-rendered' if rewritten else ''}",
             f"{one['traces']:,.0f}",
             f"{one['made']:,.0f}",
             f"{one['seconds']:.2f}",
@@ -171,7 +171,7 @@ def measure() -> None:
     disk_columns = ("session", "whole MB", "calls.jsonl MB", "times less", "compressed MB", "times less")
     disk = [
         (
-            f"{turns} turns to {tokens:,}{', each answer re-rendered' if rewritten else ''}",
+            f"{turns} turns to {tokens:,}{', re-rendered' if rewritten else ''}",
             f"{one['whole'] / 1e6:.1f}",
             f"{one['text'] / 1e6:.2f}",
             f"{one['whole'] / one['text']:.0f}",
