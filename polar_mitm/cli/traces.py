@@ -18,10 +18,11 @@ from polar_mitm.cli.traces_view import show_breaks, show_run, show_session, show
 from polar_mitm.cli.vocabularies import EngineUrl, Known, Tokenizer, vocabulary_for
 from polar_mitm.tokens.pieces import text_of
 from polar_mitm.trajectory.builders import Builder, Options, Rewritten, build
-from polar_mitm.trajectory.digest import Digest, Totals
+from polar_mitm.trajectory.digest import Digest
 from polar_mitm.trajectory.ledger import LedgerError
 from polar_mitm.trajectory.page import Page
 from polar_mitm.trajectory.seen import TrajectoryError
+from polar_mitm.trajectory.totals import Totals
 from polar_mitm.trajectory.trace import Trajectory
 
 BuilderName = Annotated[
@@ -123,8 +124,8 @@ class _Look:
             tell(err, f"polar: {error}", style="red")
             self.failed = True
             return None
-        self.digests[session.path] = digest = Digest.of(trajectory)
-        self.totals.add(digest)
+        self.digests[session.path] = Digest.of(trajectory)
+        self.totals.add(trajectory)
         if keep:
             self.whole[str(session.path)] = orjson.Fragment(trajectory.model_dump_json(by_alias=True))
         return trajectory

@@ -9,7 +9,8 @@ from rich.text import Text
 
 from polar_mitm.tokens.pieces import pieces, visible
 from polar_mitm.tokens.vocabulary import Vocabulary
-from polar_mitm.trajectory.digest import Digest, Totals, counted, lineage
+from polar_mitm.trajectory.digest import Digest, counted, lineage
+from polar_mitm.trajectory.totals import Totals
 from polar_mitm.trajectory.trace import Bin, Break
 
 BINS = {"trained": "green", "forced": "color(69)", "context": "dim"}
@@ -65,6 +66,8 @@ def show_totals(console: Console, totals: Totals) -> None:
     console.print(Text(f"calls   {counted(totals.relations.items())}"), soft_wrap=True)
     console.print(Text(f"breaks  {counted(totals.causes.items())}"), soft_wrap=True)
     _show_ledger(console, totals.bins, totals.sampled)
+    for caution, turns in totals.cautions.most_common():
+        console.print(Text(f"caution {turns:,} trained turns: {caution}", style="yellow"), soft_wrap=True)
 
 
 def show_breaks(console: Console, path: Path, breaks: Sequence[Break], vocabulary: Vocabulary | None) -> None:

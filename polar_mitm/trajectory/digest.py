@@ -1,8 +1,8 @@
-"""What is kept of a trajectory to talk about it: counts and breaks, no tokens. And the sum of many."""
+"""What is kept of a trajectory to talk about it: counts and breaks, no tokens. The sum of many is in `totals`."""
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from polar_mitm.trajectory.trace import Bin, Break, Cause, Lineage, Relation, Trace, Trajectory
 
@@ -69,36 +69,6 @@ class Digest:
             reasons=[(name, reason, tokens) for (name, reason), tokens in reasons.most_common() if tokens],
             breaks=list(trajectory.breaks),
         )
-
-
-@dataclass(slots=True)
-class Totals:
-    """Of the sessions added so far."""
-
-    sessions: int = 0
-    calls: int = 0
-    traces: int = 0
-    sampled: int = 0
-    bins: Counter[str] = field(default_factory=Counter)
-    """Tokens; they sum to `sampled`."""
-    relations: Counter[str] = field(default_factory=Counter)
-    """Calls."""
-    causes: Counter[str] = field(default_factory=Counter)
-    """Breaks."""
-
-    def add(self, digest: Digest) -> None:
-        self.sessions += 1
-        self.calls += digest.calls
-        self.traces += len(digest.traces)
-        self.sampled += digest.sampled
-        self.bins.update(digest.bins)
-        self.relations.update(digest.relations)
-        self.causes.update(broken.cause for broken in digest.breaks)
-
-    def as_json(self) -> dict[str, int | dict[str, int]]:
-        counts = {"bins": dict(self.bins), "relations": dict(self.relations), "causes": dict(self.causes)}
-        sizes = {"sessions": self.sessions, "calls": self.calls, "traces": self.traces, "sampled": self.sampled}
-        return sizes | counts
 
 
 def number(trace_id: str) -> str:

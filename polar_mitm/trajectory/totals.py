@@ -2,6 +2,7 @@
 
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import Any
 
 from polar_mitm.trajectory.cautions import cautions
 from polar_mitm.trajectory.trace import Bin, Cause, Relation, Trajectory
@@ -10,6 +11,7 @@ from polar_mitm.trajectory.trace import Bin, Cause, Relation, Trajectory
 @dataclass(slots=True)
 class Totals:
     sessions: int = 0
+    calls: int = 0
     traces: int = 0
     sampled: int = 0
     """Tokens that the engine sampled."""
@@ -32,6 +34,7 @@ class Totals:
     def add(self, trajectory: Trajectory) -> None:
         ledger = trajectory.ledger
         self.sessions += 1
+        self.calls += sum(trajectory.relations.values())
         self.traces += len(trajectory.traces)
         self.sampled += ledger.sampled
         self.bins.update(ledger.bins)
@@ -50,3 +53,20 @@ class Totals:
                     self.trained_tools[tool] += trained
                 if trained:
                     self.cautions.update(cautions(turn))
+
+    def as_json(self) -> dict[str, Any]:
+        """The same, as JSON holds it."""
+        return {
+            "sessions": self.sessions,
+            "calls": self.calls,
+            "traces": self.traces,
+            "sampled": self.sampled,
+            "bins": dict(self.bins),
+            "relations": dict(self.relations),
+            "causes": dict(self.causes),
+            "masked": dict(self.masked),
+            "tools": {
+                name: {"sampled": count, "trained": self.trained_tools[name]} for name, count in self.tools.items()
+            },
+            "cautions": dict(self.cautions),
+        }

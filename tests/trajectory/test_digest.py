@@ -3,7 +3,8 @@
 from pathlib import Path
 
 from polar_mitm.trajectory.builders import build
-from polar_mitm.trajectory.digest import Digest, Totals, counted, lineage
+from polar_mitm.trajectory.digest import Digest, counted, lineage
+from polar_mitm.trajectory.totals import Totals
 from tests.trajectory.stories import a_long_day
 
 
@@ -22,7 +23,9 @@ def test_a_digest_keeps_the_counts_and_the_breaks(tmp_path: Path) -> None:
 def test_totals_are_sums_over_the_sessions(tmp_path: Path) -> None:
     totals = Totals()
     for name in ("ses_1", "ses_2"):
-        totals.add(digest := Digest.of(build(a_long_day(name).write(tmp_path))))
+        trajectory = build(a_long_day(name).write(tmp_path))
+        totals.add(trajectory)
+    digest = Digest.of(trajectory)
     assert totals.sessions == 2
     assert totals.sampled == 2 * digest.sampled == sum(totals.bins.values())
     assert totals.causes == {"arguments_rerendered": 2}

@@ -13,8 +13,9 @@ from markupsafe import Markup
 
 from polar_mitm.tokens.pieces import NAMES, pieces, visible
 from polar_mitm.tokens.vocabulary import Vocabulary
-from polar_mitm.trajectory.digest import Digest, Totals, counted, lineage, number
+from polar_mitm.trajectory.digest import Digest, counted, lineage, number
 from polar_mitm.trajectory.page.spans import Budget, Run, context, sampled
+from polar_mitm.trajectory.totals import Totals
 from polar_mitm.trajectory.trace import Break, Trace, Trajectory, Turn
 
 PARTS: Final = Path(__file__).with_name("parts")
@@ -55,7 +56,7 @@ class Page:
     def add(self, name: str, trajectory: Trajectory, vocabulary: Vocabulary | None, note: str) -> None:
         """`name` says which session it is, and is where a person finds it; `note` where the vocabulary comes from."""
         digest = Digest.of(trajectory)
-        self._totals.add(digest)
+        self._totals.add(trajectory)
         anchor = f"s{len(self._rows)}" if len(self._sections) < SESSIONS else ""
         self._rows.append((anchor, name, digest))
         self._notes[note] = None
