@@ -56,9 +56,9 @@ def test_a_full_disk_poisons_the_session_and_later_calls_are_still_taken(tmp_pat
 
 
 @pytest.mark.parametrize("compress_from", [0, 2**20])
-@pytest.mark.parametrize(("work", "points"), [("close", 8), ("late", 30), ("recover", 20)])
+@pytest.mark.parametrize(("work", "points"), [("close", 40), ("late", 100), ("recover", 100)])
 def test_kill_9_anywhere_in_closing_loses_no_call(work: str, points: int, compress_from: int, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tests.capture.killer", work, str(compress_from), str(tmp_path)]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert ended.returncode == 0, ended.stderr
     assert int(ended.stdout) > points
