@@ -4,7 +4,7 @@ A sandbox knows folders, ports and processes. It knows no harness, no proxy and 
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -43,6 +43,42 @@ class Redirect:
     """Answers each name; needed where `names` is None."""
 
 
+@dataclass(slots=True, frozen=True)
+class Ready:
+    """A shell command that must succeed before the program starts. Times are in seconds."""
+
+    command: str
+    interval_s: float = 5.0
+    """Between two tries."""
+    timeout_s: int = 30
+    """Of one try."""
+    start_period_s: int = 0
+    """In which failures do not count."""
+    start_interval_s: float = 5.0
+    """Between two tries in the start period."""
+    retries: int = 3
+    """Failures, one after the other, after which the run is given up."""
+    required: bool = True
+    """Whether the run is given up then. Else the program starts all the same."""
+
+
+@dataclass(slots=True, frozen=True)
+class Own:
+    """A run in the image's own files: no folder of the host takes the place of the workspace or the home.
+
+    What lies in `RunSpec.home` is copied into the home of the layout, and what became of it is copied back. The image's
+    ENTRYPOINT and PATH are what they are for anyone who starts a container of it.
+    """
+
+    user: str
+    """Name or number, with a group after a colon or not."""
+    mounts: Mapping[PurePosixPath, Path] = field(default_factory=dict)
+    """Folders and files of the host that the program may write, by their place inside."""
+    ready: Ready | None = None
+    network: bool = False
+    """The engine's own network, with all that it leads to."""
+
+
 @dataclass(slots=True)
 class RunSpec:
     """One program to run. Paths are host paths; `argv` and `env` hold paths of the sandbox's `Layout`."""
@@ -75,6 +111,8 @@ class RunSpec:
     """The container sandbox's image; others run in what this machine has."""
     keep: bool = False
     """Keep the container's file system as an image for `Exit.image`, for the evaluation."""
+    own: Own | None = None
+    """SandboxError but in the container sandbox."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -129,6 +167,12 @@ class Sandbox(Protocol):
         """End what is left of a run whose polar was killed. Blocks for up to 10 s. Raises SandboxError."""
 
 
+def refuse_own(spec: RunSpec) -> None:
+    """For sandboxes without images. Raises SandboxError."""
+    if spec.own is not None:
+        raise SandboxError("a task that is worked on in its image's own files needs the container sandbox")
+
+
 async def to_the_end[T](work: Coroutine[Any, Any, T]) -> T:
     """Await `work` even while being cancelled, then let the cancellation through. `work` must be short."""
     task = asyncio.ensure_future(work)
@@ -161,13 +205,17 @@ async def limited(spec: RunSpec) -> AsyncIterator[Cgroup]:
         await to_the_end(asyncio.to_thread(group.remove))
 
 
-async def ended(process: asyncio.subprocess.Process, spec: RunSpec, group: Cgroup) -> tuple[bool, str | None]:
+async def ended(
+    process: asyncio.subprocess.Process, spec: RunSpec, group: Cgroup, watched: Sequence[Path] | None = None
+) -> tuple[bool, str | None]:
     """Wait for the program, its time or a limit: whether it took too long, and which limit it reached, in words.
 
-    It is still running when one of both is so.
+    It is still running when one of both is so. `watched` are the folders that the disk limit is for, by default
+    workspace and home.
     """
     waiting = asyncio.create_task(process.wait())
-    watching = asyncio.create_task(over_disk(spec.limits, spec.workspace, spec.home))
+    folders = (spec.workspace, spec.home) if watched is None else watched
+    watching = asyncio.create_task(over_disk(spec.limits, *folders))
     try:
         done, _ = await asyncio.wait({waiting, watching}, timeout=spec.timeout_s, return_when=asyncio.FIRST_COMPLETED)
         over = watching.result() if watching in done and waiting not in done else None

@@ -18,7 +18,17 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path, PurePosixPath
 
-from polar_mitm.sandboxes.base import Exit, Layout, Redirect, RunSpec, SandboxError, ended, limited, to_the_end
+from polar_mitm.sandboxes.base import (
+    Exit,
+    Layout,
+    Redirect,
+    RunSpec,
+    SandboxError,
+    ended,
+    limited,
+    refuse_own,
+    to_the_end,
+)
 from polar_mitm.sandboxes.limits import Cgroup
 from polar_mitm.sandboxes.scratch import prefix
 from polar_mitm.sandboxes.trust import system_bundle, write_bundle
@@ -134,6 +144,7 @@ class Bwrap:
         )
 
     async def run(self, spec: RunSpec) -> Exit:
+        refuse_own(spec)
         started = time.monotonic()
         with tempfile.TemporaryDirectory(prefix=prefix(spec.marker)) as etc:
             async with limited(spec) as group:

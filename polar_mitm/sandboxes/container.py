@@ -21,6 +21,7 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 from polar_mitm.home import home
+from polar_mitm.sandboxes import own_files
 from polar_mitm.sandboxes.base import Exit, Layout, RunSpec, SandboxError, ended, to_the_end
 from polar_mitm.sandboxes.images import engine, run_arguments, said
 from polar_mitm.sandboxes.limits import Cgroup
@@ -40,11 +41,13 @@ KEPT: Final = "localhost/polar-kept"
 """Images of what containers left, tagged by session."""
 # Take the environment from its file, which no command line shows; the image's own PATH comes last. Start a socat for
 # each port before "--", wait until each listens, say so, become the program. The image may have nothing but a shell.
-_ENTRY: Final = """
+_ENVIRONMENT: Final = """
 image_path=$PATH
 . /polar/env
 PATH=$PATH:$image_path
 unset image_path
+"""
+_ENTRY: Final = """
 while [ "$1" != -- ]; do
   (/polar/socat/run "TCP-LISTEN:$1,bind=127.0.0.1,fork,reuseaddr" "UNIX-CONNECT:/polar/$1.sock" </dev/null >/dev/null &)
   tries=0
@@ -101,12 +104,14 @@ class Container:
         scratch = tempfile.TemporaryDirectory(prefix=prefix(spec.marker))
         status, environment = Path(scratch.name) / "status", Path(scratch.name) / "env"
         status.touch()
+        status.chmod(0o666)  # the container's user need not be its root
         environment.write_text("".join(f"export {key}={shlex.quote(value)}\n" for key, value in spec.env.items()))
         arguments = [*variant, "--name", name, *_arguments(spec, Path(scratch.name)), spec.image, *_program(spec)]
+        files = own_files.home_files(spec) if spec.own else set()
         try:
             process = await _start([engine(), "run", *arguments], spec, Path(scratch.name))
             try:
-                timed_out, over = await ended(process, spec, Cgroup())
+                timed_out, over = await ended(process, spec, Cgroup(), await _watched(name, spec))
             finally:
                 await to_the_end(_end(name, process))
             seconds = time.monotonic() - started
@@ -114,6 +119,8 @@ class Container:
             if code == KILLED and not timed_out and spec.limits.memory_mb is not None:
                 over = over or f"it was killed; its processes may have {spec.limits.memory_mb} MiB of memory"
             started_at_all = bool(status.read_text())
+            if spec.own:
+                await asyncio.to_thread(own_files.home_back, name, spec, files)
             image = await asyncio.to_thread(_commit, name, spec.marker) if spec.keep else None
         finally:
             await to_the_end(asyncio.to_thread(said, "rm", "--force", "--volumes", name))
@@ -128,7 +135,10 @@ class Container:
         with suppress(SandboxError):
             said("rm", "--force", "--volumes", _name(marker))
             said("rm", "--force", "--volumes", _name(f"{marker}.evaluator"))
-            said("rmi", "--force", f"{KEPT}:{marker}")
+            kept = said("images", "--format", "{{.Tag}}", KEPT).stdout.split()
+            for tag in kept:
+                if tag == marker or tag.startswith(f"{marker}."):
+                    said("rmi", "--force", f"{KEPT}:{tag}")
 
 
 def _name(marker: str) -> str:
@@ -160,22 +170,27 @@ def _socat() -> Path:
     return folder
 
 
+async def _watched(name: str, spec: RunSpec) -> list[Path] | None:
+    """The folders that a disk limit is for. None: those of the host."""
+    if spec.own is None:
+        return None
+    for _ in range(50 if spec.limits.disk_mb is not None else 0):
+        if folders := await asyncio.to_thread(own_files.written, name):
+            return folders
+        await asyncio.sleep(0.1)  # until the engine has made the container
+    return []
+
+
 def _arguments(spec: RunSpec, scratch: Path) -> Iterator[str]:
-    yield from ("--network", "none", "--pull", "never", "--interactive")
+    yield from ("--pull", "never", "--interactive")
     if _has_init():
         yield "--init"  # reaps what the program leaves behind
-    yield from (
-        "--security-opt",
-        "no-new-privileges",
-        "--hostname",
-        "polar",
-        "--workdir",
-        str(spec.workdir or WORKSPACE),
-    )
+    yield from ("--security-opt", "no-new-privileges", "--hostname", "polar")
     yield from ("--cap-drop", "MKNOD", "--cap-drop", "SYS_CHROOT")
-    yield from ("--entrypoint", "")
-    if os.geteuid() != 0:
-        yield from ("--user", f"{os.geteuid()}:{os.getegid()}")
+    if spec.own is not None:
+        yield from own_files.arguments(spec.own, spec, scratch)
+    else:
+        yield from _in_folders(spec)
     limits = spec.limits
     if limits.memory_mb is not None:
         yield from ("--memory", f"{limits.memory_mb}m")
@@ -184,9 +199,6 @@ def _arguments(spec: RunSpec, scratch: Path) -> Iterator[str]:
     if limits.processes is not None:
         yield from ("--pids-limit", str(limits.processes))
     yield from ("--volume", f"{scratch / 'env'}:/polar/env:ro", "--volume", f"{scratch / 'status'}:/polar/status")
-    mounts = {spec.workspace: spec.workdir or WORKSPACE, spec.home: HOME}
-    for outside, inside in mounts.items():
-        yield from ("--volume", f"{outside}:{inside}")
     for folder in spec.read_only:
         yield from ("--volume", f"{folder}:{folder}:ro")
     if spec.ca is not None:
@@ -197,6 +209,15 @@ def _arguments(spec: RunSpec, scratch: Path) -> Iterator[str]:
         yield from ("--volume", f"{_socat()}:/polar/socat:ro")
     for port, socket in _sockets(spec).items():
         yield from ("--volume", f"{socket}:/polar/{port}.sock")
+
+
+def _in_folders(spec: RunSpec) -> Iterator[str]:
+    """A run whose workspace and home are folders of the host."""
+    workspace = str(spec.workdir or WORKSPACE)
+    yield from ("--network", "none", "--workdir", workspace, "--entrypoint", "")
+    yield from ("--volume", f"{spec.workspace}:{workspace}", "--volume", f"{spec.home}:{HOME}")
+    if os.geteuid() != 0:
+        yield from ("--user", f"{os.geteuid()}:{os.getegid()}")
 
 
 def _has_init() -> bool:
@@ -211,7 +232,8 @@ def _sockets(spec: RunSpec) -> dict[int, Path]:
 
 
 def _program(spec: RunSpec) -> list[str]:
-    return ["/bin/sh", "-c", _ENTRY, "polar-bridge", *map(str, _sockets(spec)), "--", *spec.argv]
+    environment = own_files.ENVIRONMENT if spec.own else _ENVIRONMENT
+    return ["/bin/sh", "-c", environment + _ENTRY, "polar-bridge", *map(str, _sockets(spec)), "--", *spec.argv]
 
 
 async def _start(command: list[str], spec: RunSpec, folder: Path) -> asyncio.subprocess.Process:

@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 
 import psutil
 
-from polar_mitm.sandboxes.base import Exit, Layout, RunSpec, SandboxError, ended, limited, to_the_end
+from polar_mitm.sandboxes.base import Exit, Layout, RunSpec, SandboxError, ended, limited, refuse_own, to_the_end
 from polar_mitm.sandboxes.trust import bundle_path, write_bundle
 
 MARKER = "POLAR_SESSION_ID"
@@ -52,6 +52,7 @@ class Host:
         )
 
     async def run(self, spec: RunSpec) -> Exit:
+        refuse_own(spec)
         if spec.ca is not None:
             write_bundle(spec.ca)
         started = time.monotonic()

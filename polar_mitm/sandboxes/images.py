@@ -7,7 +7,12 @@ them podman is taken before docker, and the first arguments with which a contain
 import os
 import shlex
 import shutil
+import signal
 import subprocess
+import tempfile
+import threading
+from collections import defaultdict
+from contextlib import suppress
 from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import Final
@@ -24,6 +29,8 @@ _VARIANTS: Final = (
     ("--runtime", "runc", "--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1000:1000"),
     ("--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1000:1000"),
 )
+
+_building: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
 
 
 def engine() -> str:
@@ -65,14 +72,41 @@ def run_arguments(image: str) -> tuple[str, ...]:
     )
 
 
-def build(context: Path, dockerfile: Path, tag: str) -> None:
-    """Build an image from a Dockerfile. Raises SandboxError with the builder's last words."""
+def build(context: Path, dockerfile: Path, tag: str, *, timeout_s: float | None = None) -> None:
+    """Build an image from a Dockerfile. Raises SandboxError with the builder's last words, or when it takes too long.
+
+    An image may be wanted by several runs at once: it is built by the first.
+    """
+    with _building[tag]:
+        if not has_image(tag):
+            _build(context, dockerfile, tag, timeout_s)
+
+
+def _build(context: Path, dockerfile: Path, tag: str, timeout_s: float | None) -> None:
     program = engine()
     isolation = ["--isolation", "chroot"] if Path(program).name == "podman" and os.geteuid() == 0 else []
     command = [program, "build", *isolation, "--quiet", "--tag", tag, "--file", str(dockerfile), str(context)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
-    if done.returncode != 0:
-        raise SandboxError(f"{dockerfile} could not be built: {done.stderr.strip()[-2000:]}")
+    with (
+        tempfile.TemporaryFile() as said_by_it,
+        subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=said_by_it,
+            start_new_session=True,
+        ) as builder,
+    ):
+        try:
+            code = builder.wait(timeout_s)
+        except subprocess.TimeoutExpired as error:
+            raise SandboxError(f"{dockerfile} was not built within {timeout_s:g} s") from error
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(builder.pid, signal.SIGKILL)  # with all that its RUN lines started
+        if code != 0:
+            said_by_it.seek(0)
+            words = said_by_it.read().decode(errors="replace").strip()[-2000:]
+            raise SandboxError(f"{dockerfile} could not be built: {words}")
 
 
 def has_image(image: str) -> bool:

@@ -39,7 +39,7 @@ class Limits:
     processes: int | None = None
     """Processes and threads at once."""
     disk_mb: int | None = None
-    """MiB that workspace and home may hold together; looked at every two seconds."""
+    """MiB that workspace and home may hold together, or a container's own files; looked at every two seconds."""
 
     @property
     def by_cgroup(self) -> bool:
@@ -162,7 +162,7 @@ async def over_disk(limits: Limits, *folders: Path) -> str:
     while True:
         used = await asyncio.to_thread(lambda: sum(map(_size, folders)))
         if used > limits.disk_mb * MIB:
-            return f"workspace and home hold {used / MIB:.0f} MiB, and the limit is {limits.disk_mb} MiB"
+            return f"its files take {used / MIB:.0f} MiB, and the limit is {limits.disk_mb} MiB"
         await asyncio.sleep(LOOK_S)
 
 

@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from polar_mitm.sandboxes import SANDBOXES, Exit, Layout, RunSpec, Sandbox
-from polar_mitm.sandboxes.base import Redirect
+from polar_mitm.sandboxes.base import Own, Redirect
 from polar_mitm.sandboxes.base_image import BASE_IMAGE
 from polar_mitm.sandboxes.images import has_image
 from polar_mitm.sandboxes.limits import Limits
@@ -35,6 +35,7 @@ class Run:
     image: str | None = None
     keep: bool = False
     workdir: PurePosixPath | None = None
+    own: Own | None = None
 
     @property
     def workspace(self) -> Path:
@@ -82,6 +83,7 @@ class Run:
             image=self.image,
             keep=self.keep,
             workdir=self.workdir,
+            own=self.own,
         )
 
     async def __call__(self, script: str, timeout_s: float = 30) -> Exit:
