@@ -16,10 +16,11 @@ from polar_mitm.chat import CallError, Json
 from polar_mitm.engine.body import TOKEN_DATA, Outgoing
 from polar_mitm.engine.exact_cut import (
     Continuation,
-    Cuts,
+    Ends,
     NotBuilt,
     agreeing,
     continues,
+    cut_of,
     follower,
     joined,
     other_words,
@@ -90,7 +91,7 @@ class TokenIn:
     transport: Transport
     model: str
     window: int
-    cuts: Cuts = field(default_factory=dict)
+    ends: Ends = field(default_factory=dict)
 
     async def sample(self, outgoing: Outgoing, continuation: Continuation | None, deadline: float) -> Exact:
         """Have a reply sampled, after the ids of `continuation` where the prompt can be built from them.
@@ -160,13 +161,14 @@ class TokenIn:
     async def _built(self, asked: Json, rendered: list[int], continuation: Continuation, deadline: float) -> list[int]:
         messages = asked["messages"]
         role = follower(messages, continuation.follows)
-        cut = self.cuts.get(role)
-        if cut is None:
+        end = self.ends.get(role)
+        if end is None:
             raise NotBuilt("template", f"how the template ends a reply before a {role} message is not known")
+        cut = cut_of(continuation, end)
         other = {**asked, "messages": other_words(messages, continuation.follows)}
-        before = agreeing(rendered, list(continuation.ids[: continuation.prompt_len]))
+        before = agreeing(rendered, continuation.ids[: continuation.prompt_len])
         start = tail_start(rendered, await self.render(other, deadline), cut, at_least=before)
-        ids = joined(continuation, rendered, start)
+        ids = joined(continuation, rendered, start, end)
         if len(ids) >= self.window:
             what = f"built from what was sampled, the prompt is {len(ids)} tokens long"
             raise NotBuilt("window", f"{what}, the model's window is {self.window} tokens")

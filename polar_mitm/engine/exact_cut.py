@@ -5,7 +5,8 @@ sampled. What follows the reply is taken from the rendered prompt; everything up
 
 The place is found by rendering the conversation twice, the second time with other words in the first message after the
 reply. Up to those words both prompts are alike, and between the reply and the words stands what the template writes
-there and nothing else: no reply's and no message's text. The last token there that ends a reply ends this one.
+there and nothing else: no reply's and no message's text. A token that is known to stand there once is the last of its
+kind before the words, and shows the place.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,8 +19,20 @@ from polar_mitm.prompts import Broken
 type Follower = Literal["user", "tool"]
 """The role of the message after a reply."""
 
-type Cuts = Mapping[Follower, int]
-"""By follower: the token that a template writes first after a reply. It ends the reply, or begins the message."""
+
+@dataclass(slots=True, frozen=True)
+class End:
+    """What a template writes between a reply and the words of the message after it."""
+
+    known: frozenset[int]
+    """Tokens that stand there once: a model may end its reply with any of them, and what follows goes on after it."""
+    first: int | None
+    """The one that what follows begins with, where the model did not end its reply itself; None: it is not known."""
+    before: tuple[int, ...] = ()
+    """What the template writes before `first`."""
+
+
+type Ends = Mapping[Follower, End]
 
 _BLOCK: Final = 4096
 """Ids compared at once: slices compare at the speed of C."""
@@ -78,18 +91,27 @@ def tail_start(rendered: Sequence[int], other: Sequence[int], cut: int, *, at_le
     raise NotBuilt("template", "the template writes no end of the reply where one was expected")
 
 
-def joined(continuation: Continuation, rendered: Sequence[int], start: int) -> list[int]:
+def cut_of(continuation: Continuation, end: End) -> int:
+    """The token that shows where the reply ends. NotBuilt when there is none that is sure to."""
+    if not continuation.ended:
+        if end.first is None:
+            raise NotBuilt("template", "what the template writes first after such a reply is not known")
+        return end.first
+    if (last := continuation.ids[-1]) not in end.known:
+        raise NotBuilt("end_token", f"the model ended its reply with token {last}, which the template does not")
+    return last
+
+
+def joined(continuation: Continuation, rendered: Sequence[int], start: int, end: End) -> list[int]:
     """The sampled ids, then the rendered ones from the end of the reply on.
 
-    Where the model ended its reply itself, the template's end is not written again; NotBuilt when it is another one.
+    Where the model ended its reply itself, what ended it is not written again.
     """
-    ids = continuation.ids
     if continuation.ended:
-        if ids[-1] != rendered[start]:
-            what = f"the model ended its reply with token {ids[-1]}, the template writes {rendered[start]} there"
-            raise NotBuilt("end_token", what)
         start += 1
-    return [*ids, *rendered[start:]]
+    elif tuple(rendered[max(0, start - len(end.before)) : start]) == end.before:
+        start -= len(end.before)
+    return [*continuation.ids, *rendered[start:]]
 
 
 def continues(rendered: Sequence[int], continuation: Continuation) -> bool:
@@ -109,21 +131,27 @@ def agreeing(one: Sequence[int], other: Sequence[int]) -> int:
     return min(at, end)
 
 
-def cut_after(first: Sequence[int], second: Sequence[int], other: Sequence[int], cut: int | None = None) -> int | None:
-    """The token that ends a reply, learned from three prompts; None when they do not agree on one.
+def written_between(first: Sequence[int], second: Sequence[int], other: Sequence[int]) -> list[int]:
+    """What a template writes between a reply and the words after it, learned from three prompts.
 
-    `first` and `second` differ in the reply alone, `first` and `other` in the words after it alone. What `first` and
-    `second` end with alike holds no letter of the reply, so the end that the words lead to must lie in it, and be the
-    first such token there: in a text reply, which nothing closes, the very first token.
-    `cut` is the token to be confirmed, for a reply that closes its calls before it ends.
+    `first` and `second` differ in the reply alone, `first` and `other` in the words alone. What `first` and `second`
+    end with alike holds no letter of the reply. Empty where the template does not show both.
     """
     alike = agreeing(first[::-1], second[::-1])
-    after = first[len(first) - alike :]
-    token = after[:1] if cut is None else [cut]
-    if not token or token[0] not in after:
+    words = agreeing(first, other)
+    if alike == len(first) or words == len(first):
+        return []
+    return list(first[len(first) - alike : words])
+
+
+def end_of(between: Sequence[int], *likely: int) -> End | None:
+    """The end of a reply by what is written between it and the words; None where no token in it shows the place.
+
+    `likely` are tokens to begin with where the model did not end its reply; without any, the earliest that shows it.
+    """
+    once = [token for token in between if between.count(token) == 1]
+    if not once:
         return None
-    try:
-        start = tail_start(first, other, token[0])
-    except NotBuilt:
-        return None
-    return token[0] if start == len(first) - alike + list(after).index(token[0]) else None
+    if likely:
+        return End(frozenset(once), next((token for token in likely if token in once), None))
+    return End(frozenset(once), once[0], tuple(between[: list(between).index(once[0])]))

@@ -7,12 +7,14 @@ from typing import Any, Final
 from polar_mitm.chat import CallError, Json
 from polar_mitm.engine.body import TOKEN_DATA, Outgoing
 from polar_mitm.engine.exact import Refused, TokenIn, Unavailable
-from polar_mitm.engine.exact_cut import Cuts, Follower, cut_after
+from polar_mitm.engine.exact_cut import End, Ends, Follower, end_of, written_between
 from polar_mitm.engine.sample import token_data
 from polar_mitm.engine.transport import Transport
 
 _LIMIT_S: Final = 60.0
 
+_CALL: Final = "call00000"
+"""Of the form that the strictest templates want: nine letters or digits."""
 _ASKED: Final[Json] = {"role": "user", "content": "Say hello."}
 _TOOL: Final[Json] = {
     "type": "function",
@@ -34,7 +36,7 @@ async def look(transport: Transport, model: str, window: int | None) -> TokenIn 
         async with asyncio.timeout_at(deadline):
             if fault := await _fault(routes, deadline):
                 return fault
-            cuts = await _cuts(routes, deadline)
+            ends = await _ends(routes, deadline)
     except TimeoutError:
         return f"did not answer on its token routes within {_LIMIT_S:.0f} s"
     except Unavailable as error:
@@ -44,9 +46,9 @@ async def look(transport: Transport, model: str, window: int | None) -> TokenIn 
         return f"refuses a request to its token routes: {error.refusal.message}"
     except CallError as error:
         return f"did not answer on its token routes: {error.detail}"
-    if not cuts:
+    if not ends:
         return "has a chat template of which it cannot be told where a reply ends"
-    return replace(routes, cuts=cuts)
+    return replace(routes, ends=ends)
 
 
 async def _fault(routes: TokenIn, deadline: float) -> str | None:
@@ -62,35 +64,35 @@ async def _fault(routes: TokenIn, deadline: float) -> str | None:
     return None
 
 
-async def _cuts(routes: TokenIn, deadline: float) -> Cuts:
-    """The token that ends a reply, for each message that may follow it; those that three small prompts make certain."""
+async def _ends(routes: TokenIn, deadline: float) -> Ends:
+    """How the template ends a reply, for each message that may follow it; those that three small prompts show."""
 
     async def rendered(*messages: Json, **fields: Any) -> list[int]:
         return await routes.render({"model": routes.model, "messages": [_ASKED, *messages], **fields}, deadline)
 
-    text, other_text = _said("one"), _said("two")
-    user, other_user = _asked("red"), _asked("blue")
-    cuts: dict[Follower, int] = {}
-    pairs = ((text, user), (other_text, user), (text, other_user))
-    first, second, other = [await rendered(*pair) for pair in pairs]
-    if (cut := cut_after(first, second, other)) is not None:
-        cuts["user"] = cut
+    ends: dict[Follower, End] = {}
+    said = await rendered(_said("one"), _asked("red"))
+    said_otherwise = await rendered(_said("two"), _asked("red"))
+    asked_otherwise = await rendered(_said("one"), _asked("blue"))
+    if end := end_of(written_between(said, said_otherwise, asked_otherwise)):
+        ends["user"] = end
 
     # No choice of tools: an engine without a parser of calls refuses any other.
     tools: Json = {"tools": [_TOOL], "tool_choice": "none"}
-    call, other_call = _called("one"), _called("two")
-    result, other_result = _result("red"), _result("blue")
     try:
-        pairs = ((call, result), (other_call, result), (call, other_result))
-        first, second, other = [await rendered(*pair, **tools) for pair in pairs]
-        alone = await rendered(call, **tools, add_generation_prompt=False)
+        called = await rendered(_called("one"), _result("red"), **tools)
+        called_otherwise = await rendered(_called("two"), _result("red"), **tools)
+        answered_otherwise = await rendered(_called("one"), _result("blue"), **tools)
+        alone = await rendered(_called("one"), **tools, add_generation_prompt=False)
     except Refused:
-        return cuts
-    for candidate in (cuts.get("user"), *first[len(alone) : len(alone) + 1]):
-        if candidate is not None and (cut := cut_after(first, second, other, candidate)) is not None:
-            cuts["tool"] = cut
-            break
-    return cuts
+        return ends
+    # After a call: what ends a reply without one, else what follows a last one.
+    likely = [ends["user"].first] if "user" in ends else []
+    between = written_between(called, called_otherwise, answered_otherwise)
+    likely += called[len(alone) : len(alone) + 1]
+    if end := end_of(between, *(token for token in likely if token is not None)):
+        ends["tool"] = end
+    return ends
 
 
 def _asked(content: str) -> Json:
@@ -103,12 +105,10 @@ def _said(content: str) -> Json:
 
 def _called(argument: str) -> Json:
     function = {"name": "run", "arguments": f'{{"command": "{argument}"}}'}
-    return {
-        "role": "assistant",
-        "content": "",
-        "tool_calls": [{"id": "call_0", "type": "function", "function": function}],
-    }
+    call = {"id": _CALL, "type": "function", "function": function}
+    # With a text: some templates show no calls, and leave it to the text to hold them.
+    return {"role": "assistant", "content": argument, "tool_calls": [call]}
 
 
 def _result(content: str) -> Json:
-    return {"role": "tool", "tool_call_id": "call_0", "content": content}
+    return {"role": "tool", "tool_call_id": _CALL, "content": content}

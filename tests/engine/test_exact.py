@@ -22,7 +22,7 @@ from polar_mitm.chat import (
 )
 from polar_mitm.engine import exact_probe
 from polar_mitm.engine.client import Continuation, Engine, EngineUnfit, Sample
-from tests.fakes.templates import Template, chatml, decoded, encoded, forgetful, markless, renamed_end, unclosed
+from tests.fakes.templates import Json, Template, chatml, decoded, encoded, forgetful, markless, renamed_end, unclosed
 from tests.fakes.vllm import DERENDER, GENERATE, RENDER, TOKEN_ROUTES, FakeVllm, Reply
 from tests.proxy.stage import until
 
@@ -81,9 +81,22 @@ async def test_exact_is_what_is_used_unless_someone_wants_otherwise_or_the_engin
             engine.capabilities.tokens("exact")
 
 
-async def test_a_template_in_which_no_reply_has_a_certain_end_offers_no_exact_prompts() -> None:
-    async with FakeVllm(template=markless) as fake, Engine(fake.url) as engine:
+async def test_a_template_that_shows_no_replies_offers_no_exact_prompts() -> None:
+    def forgetting(messages: Sequence[Json], tools: Sequence[Json], go_on: bool) -> str:
+        return chatml([message for message in messages if message["role"] != "assistant"], tools, go_on)
+
+    async with FakeVllm(template=forgetting) as fake, Engine(fake.url) as engine:
         assert engine.capabilities.not_exact == "has a chat template of which it cannot be told where a reply ends"
+
+
+async def test_a_reply_that_a_markless_template_cannot_end_is_rendered_anew() -> None:
+    async with FakeVllm(template=markless) as fake, Engine(fake.url) as engine:
+        first, second = await two_turns(engine)
+        assert (second.built_ids, second.broken) == (0, "end_token")
+        fake.script = [Reply("Hello, w", finish_reason="length")]
+        first, second = await two_turns(engine)
+    sampled = [*first.prompt_ids, *first.response_ids]
+    assert decoded(second.prompt_ids[len(sampled) :]) == "\nuser:\nGo on.\nassistant:\n"
 
 
 @pytest.mark.parametrize("template", [chatml, forgetful])
@@ -127,7 +140,7 @@ async def test_a_reply_ended_otherwise_than_the_template_ends_one_is_rendered_an
         rendered = encoded(renamed_end([*messages, {"role": "user", "content": "Go on."}], [], True))
     assert second.prompt_ids == rendered
     assert (second.tokens, second.built_ids, second.broken) == ("exact", 0, "end_token")
-    assert second.why == "the model ended its reply with token 2, the template writes 3 there"
+    assert second.why == "the model ended its reply with token 2, which the template does not"
 
 
 async def test_a_prompt_is_rendered_once_where_nothing_drifted_and_never_more_than_twice() -> None:
