@@ -68,7 +68,10 @@ def recover(path: Path, *, compress_from: int = COMPRESS_FROM) -> SessionRecord:
             session.finished_at = last_sign
         elif torn:
             session.poisoned = session.poisoned or f"a call that ended after the session was closed is incomplete{torn}"
-        finish(folder, session, compress_from=compress_from)
+        try:
+            finish(folder, session, compress_from=compress_from)
+        except CallFileError:  # why is on the record already
+            folder.write(session)
         return session
 
 

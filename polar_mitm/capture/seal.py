@@ -36,14 +36,14 @@ def take_digest(folder: SessionFolder, *, compress_from: int = COMPRESS_FROM) ->
     except FileNotFoundError:
         return None
     with file:
-        seal = _seal(file)
+        seal = _seal(where, file)
     text, packed = text_of(where), packed_of(where)
     if where == text:
         _remove(packed)  # left by a kill; the text is later
         if seal.bytes >= max(compress_from, 1):
             try:
                 _pack(text, packed, seal)
-            except (OSError, *BROKEN) as error:
+            except (OSError, CallFileError) as error:
                 logger.warning("%s stays uncompressed: %s", text, error)
     return seal
 
@@ -118,12 +118,10 @@ def open_checked(path: Path) -> tuple[Path, BinaryIO]:
         if seal is None:
             return where, file
         try:
-            held = _seal(file)
-        except BROKEN as error:
+            held = _seal(where, file)
+        except CallFileError:
             file.close()
-            raise CallFileError(
-                where, None, f"the compressed file is damaged: {error}", "put the original back"
-            ) from error
+            raise
         if held == seal:
             file.seek(0)
             return where, file
@@ -159,7 +157,7 @@ def sync_folder(folder: Path) -> None:
 def _to_text(where: Path) -> None:
     text, packed = text_of(where), packed_of(where)
     if where == packed:
-        with packed.open("rb") as source, _replacing(text) as target:
+        with packed.open("rb") as source, _replacing(text) as target, _told(packed):
             unpack(source, target)
     _remove(packed)
     sync_folder(text.parent)
@@ -174,7 +172,7 @@ def _pack(text: Path, packed: Path, seal: Seal) -> None:
     def check(temporary: Path) -> None:
         _, file = open_text(temporary)
         with file:
-            if _seal(file) != seal:
+            if _seal(temporary, file) != seal:
                 raise OSError(f"{packed} does not give back what was compressed")
 
     with text.open("rb") as source, _replacing(packed, check) as target:
@@ -199,6 +197,16 @@ def _replacing(path: Path, check: Callable[[Path], None] = lambda _: None) -> It
         raise
 
 
-def _seal(text: BinaryIO) -> Seal:
-    digest = hashlib.file_digest(text, "sha256").hexdigest()  # type: ignore[arg-type]
+def _seal(where: Path, text: BinaryIO) -> Seal:
+    with _told(where):
+        digest = hashlib.file_digest(text, "sha256").hexdigest()  # type: ignore[arg-type]
     return Seal(sha256=digest, bytes=text.tell())
+
+
+@contextmanager
+def _told(path: Path) -> Iterator[None]:
+    """What zstd says of a damaged file becomes a CallFileError that names it."""
+    try:
+        yield
+    except BROKEN as error:
+        raise CallFileError(path, None, f"the compressed file is damaged: {error}", "put the original back") from error

@@ -107,6 +107,23 @@ def test_calls_that_cannot_be_read_are_kept_as_they_are_and_the_session_is_poiso
         list(read_calls(folder.calls))
 
 
+def test_compressed_calls_that_are_damaged_are_kept_as_they_are_and_the_session_is_poisoned(
+    folder: SessionFolder,
+) -> None:
+    folder.write(opened())
+    packed = folder.path / "calls.jsonl.zst"
+    packed.write_bytes(b"(\xb5/\xfd cut")
+    for _ in range(2):
+        record = recover(folder.path)
+        assert (record.status, record.seal) == ("failed", None)
+        assert record.poisoned
+        assert record.poisoned.startswith(f"{packed}: the compressed file is damaged: ")
+        assert packed.read_bytes() == b"(\xb5/\xfd cut"
+        assert {path.name for path in folder.path.iterdir()} == {"session.json", packed.name}
+    late = SessionLog(folder, folder.load())
+    assert late.record(make_call("late")) is None
+
+
 def test_calls_of_a_newer_version_are_left_to_it(folder: SessionFolder) -> None:
     folder.write(opened())
     folder.calls.write_bytes(b'{"schema":99}\n')
