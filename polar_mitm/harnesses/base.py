@@ -47,6 +47,8 @@ class Npm:
     """The one that is installed when none is asked for."""
     node: bool = False
     """Whether it is JavaScript. The others bring a binary."""
+    executables: tuple[str, ...] = ()
+    """Files of the package, as patterns, that its install script would have made executable."""
 
 
 @dataclass(slots=True, frozen=True)

@@ -5,6 +5,7 @@ prints a certain line. Facts are from the source and from runs of version 2.4.6.
 """
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +61,7 @@ def prepare(installed: Installed, access: Access, layout: Layout, assignment: As
             f"openai/{access.model}",
         ],
         env=env,
-        files={CONFIG_FILE: json.dumps(_config(access, layout, assignment), indent=2)},
+        files={CONFIG_FILE: _config(access, layout, assignment)},
     )
 
 
@@ -83,16 +84,15 @@ def answer(stdout: str, home: Path) -> str:
     return str(submission or (last or [""])[-1]).strip()
 
 
-def _config(access: Access, layout: Layout, assignment: Assignment) -> dict[str, Any]:
-    """YAML by way of JSON; what it leaves out is mini.yaml's."""
+def _config(access: Access, layout: Layout, assignment: Assignment) -> str:
+    """YAML. What it leaves out is mini.yaml's."""
     options: dict[str, Any] = {
         "drop_params": True,
         "max_tokens": answer_budget(access.max_model_len, MAX_ANSWER),
     }
     if access.mode == "base-url":
         options["api_base"] = f"{access.base_url}/v1"
-    return {
-        "run": {"task": assignment.instruction},
+    parts = {
         "agent": {
             "agent_class": "default",  # the other one asks a person when a limit is reached
             "step_limit": assignment.max_turns or 0,
@@ -102,3 +102,10 @@ def _config(access: Access, layout: Layout, assignment: Assignment) -> dict[str,
         "environment": {"environment_class": "local"},
         "model": {"model_class": "litellm", "cost_tracking": "ignore_errors", "model_kwargs": options},
     }
+    lines = [f"{name}: {json.dumps(part)}" for name, part in parts.items()]
+    return "\n".join([*lines, f"run: {{task: {_quoted(assignment.instruction)}}}", ""])
+
+
+def _quoted(text: str) -> str:
+    """A YAML string. JSON's would not do: YAML takes the two halves of an escaped emoji for two signs."""
+    return '"' + re.sub(r"[^ !#-\[\]-~]", lambda sign: f"\\U{ord(sign[0]):08x}", text) + '"'

@@ -55,6 +55,9 @@ def fetch(name: str, source: Npm, version: str, folder: Path) -> None:
     if done.returncode != 0:
         said = "\n".join((done.stderr or done.stdout).strip().splitlines()[-20:])
         raise InstallFailed(f"{_reason(name, source, version, said, done.returncode)}:\n{said}")
+    for pattern in source.executables:
+        for file in (folder / "node_modules" / source.package).glob(pattern):
+            file.chmod(file.stat().st_mode | 0o111)
 
 
 def _reason(name: str, source: Npm, version: str, said: str, code: int) -> str:

@@ -39,7 +39,8 @@ FACTS = Facts(
         "npm for @opencode-ai/plugin, models.opencode.ai: 404",
     ),
     sub_agents=True,
-    takes=frozenset({"extra_instructions", "mcp_servers", "max_turns"}),
+    # Its own `steps` only asks the model to come to an end.
+    takes=frozenset({"extra_instructions", "mcp_servers"}),
 )
 FINISH: ToolCall | None = None
 
@@ -124,6 +125,4 @@ def _config(access: Access, layout: Layout, assignment: Assignment) -> dict[str,
     }
     if assignment.extra_instructions:
         config["instructions"] = [str(layout.home / EXTRA_FILE)]
-    if assignment.max_turns is not None:
-        config["agent"] = {"build": {"steps": assignment.max_turns}}
     return config

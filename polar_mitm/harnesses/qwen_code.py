@@ -1,4 +1,4 @@
-"""Qwen Code. Speaks OpenAI Chat here; a first request is about 18 000 prompt tokens, the largest of all harnesses.
+"""Qwen Code. Speaks OpenAI Chat here; a first request is about 17 000 prompt tokens, the largest of all harnesses.
 
 In proxy mode its host is dashscope.aliyuncs.com. Facts are from runs of version 0.24.4.
 """
@@ -24,12 +24,12 @@ from polar_mitm.harnesses.npm import find_script, script_folder
 from polar_mitm.sandboxes.base import Layout
 
 NAME = "qwen-code"
-SOURCE = Npm("@qwen-code/qwen-code", "0.24.4", node=True)
+SOURCE = Npm("@qwen-code/qwen-code", "0.24.4", node=True, executables=("vendor/ripgrep/*/rg",))
 FACTS = Facts(
     source=SOURCE,
     known_good=("0.24.4",),
     minimum="0.24.4",
-    first_prompt=18_000,
+    first_prompt=17_100,
     providers={"base-url": "openai-chat", "proxy": "openai-chat"},
     session_ids={"proxy": ("metadata.sessionId",)},
     side_requests=("telemetry at rum.aliyuncs.com, which privacy.usageStatisticsEnabled turns off",),
@@ -104,6 +104,8 @@ def _settings(access: Access, assignment: Assignment) -> dict[str, Any]:
     return {
         "privacy": {"usageStatisticsEnabled": False},
         "general": {"enableAutoUpdate": False},
+        # Else it lets an agent of its own read the conversation at the end, for what to remember of it.
+        "memory": dict.fromkeys(("enableManagedAutoMemory", "enableManagedAutoDream", "enableAutoSkill"), False),
         "model": {
             "generationConfig": {
                 "contextWindowSize": window,

@@ -40,12 +40,12 @@ from polar_mitm.chat import (
     tool_wire,
 )
 from polar_mitm.engine.client import Sample
-from polar_mitm.engine.scripted import tool_call_regex
+from polar_mitm.engine.scripted import literal_regex, tool_call_regex
 from polar_mitm.json_text import dumps
 from polar_mitm.providers import Ask, Provider, Request
 from polar_mitm.proxy.chains import Reading
 from polar_mitm.proxy.kinds import Opening, classify
-from polar_mitm.proxy.scripting import next_step
+from polar_mitm.proxy.scripting import calls_made, next_step
 from polar_mitm.proxy.sessions import Session
 from polar_mitm.proxy.shared import Shared
 
@@ -122,7 +122,8 @@ class Exchange:
             if sample.finish_reason == "abort":
                 # Somebody else ended the request in the engine; half an answer must not pass for a whole one.
                 raise CallError("engine", "the engine gave up this request")
-            self.session.progress.done(self.call.origin.kind)
+            made = calls_made(self.ask.chat) + bool(sample.tool_calls)
+            self.session.progress.done(self.call.origin.kind, made)
             answer = self._render(sample)
             self._remember(sample)
             return answer
@@ -166,6 +167,8 @@ class Exchange:
         if step := next_step(session.script, session.progress, self.call.origin.kind, chat):
             self.scripted = True
             return await sample(force_regex=tool_call_regex(step.tool, dict(step.arguments)))
+        if session.summary and self.call.origin.kind == "compaction":
+            return await sample(force_regex=literal_regex(session.summary), tool_choice_none=True)
         return await sample(tool_choice_none=True)
 
     def _record(self, sample: Sample) -> None:

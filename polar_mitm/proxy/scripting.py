@@ -5,7 +5,7 @@ a compaction takes turns out of the history, and a sub-agent has a history, and 
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from polar_mitm.capture.record import Kind
@@ -28,23 +28,25 @@ class Step:
 class Progress:
     """How far the main conversation is in the session's script."""
 
-    taken: int = 0
+    answered: int = 0
+    """Steps that were given and answered."""
     dropped: int = 0
-    """Turns that compactions have taken out of the history."""
-    compacted: bool = field(default=False)
+    """Those of them that compactions have taken out of the history."""
+    compacted: bool = False
     """Whether a compaction was answered since the last turn."""
 
     def place(self, made: int) -> int:
-        """The step that is next, by the tool calls that the history shows."""
+        """The step that is next, by the number of tool calls in the history."""
         if self.compacted:
-            self.dropped, self.compacted = max(0, self.taken - made), False
-        self.taken = made + self.dropped
-        return self.taken
+            self.dropped, self.compacted = max(0, self.answered - made), False
+        return made + self.dropped
 
-    def done(self, kind: Kind) -> None:
-        """Hear of a call that was answered."""
+    def done(self, kind: Kind, made: int) -> None:
+        """Hear of a call that was answered; `made` counts the tool calls in its history and in its answer."""
         if kind == "compaction":
             self.compacted = True
+        elif kind == "turn":
+            self.answered = max(self.answered, made + self.dropped)
 
 
 def next_step(script: Sequence[Step], progress: Progress, kind: Kind, chat: ChatRequest) -> Step | None:
@@ -52,7 +54,7 @@ def next_step(script: Sequence[Step], progress: Progress, kind: Kind, chat: Chat
 
     A request that does not offer the step's tool is not a turn of the task.
     """
-    made = sum(1 for message in chat.messages if isinstance(message, Assistant) and message.tool_calls)
+    made = calls_made(chat)
     if kind == "turn":
         steps, place = script, progress.place(made)
     elif kind == "subagent":
@@ -62,6 +64,11 @@ def next_step(script: Sequence[Step], progress: Progress, kind: Kind, chat: Chat
     if place >= len(steps) or all(tool.name != steps[place].tool for tool in chat.tools):
         return None
     return steps[place]
+
+
+def calls_made(chat: ChatRequest) -> int:
+    """The turns in the history that called tools."""
+    return sum(1 for message in chat.messages if isinstance(message, Assistant) and message.tool_calls)
 
 
 def count(script: Sequence[Step]) -> int:

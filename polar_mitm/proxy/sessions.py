@@ -46,6 +46,8 @@ class Session:
     """How its prompts go to the engine."""
     chains: Chains = field(default_factory=Chains)
     """What its model has said so far."""
+    summary: str = ""
+    """What the model is made to write where a harness asks for a summary, in a session with a script."""
     progress: Progress = field(default_factory=Progress)
     """How far it is in its script."""
     meter: Meter = field(default_factory=Meter)

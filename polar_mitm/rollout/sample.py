@@ -104,7 +104,7 @@ async def _run(job: Job, task: Task, session: Session, folder: SessionFolder) ->
         base_port=job.proxy.base_url_port,
         workdir=place.workdir,
     )
-    session.script = _script(job, layout)
+    session.script, session.summary = _script(job, layout), scenario.summary
     assignment = scenario.assignment(task.instruction)
     prepared = job.harness.prepare(
         job.installed, access(scenario.intercept, session, layout, _window(job)), layout, assignment

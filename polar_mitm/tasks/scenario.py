@@ -69,6 +69,8 @@ class Scenario(Part):
     evaluator: Evaluator
     script: list[Step] = Field(default_factory=list)
     """Tool calls that the model is made to give in its first turns."""
+    summary: str = ""
+    """What it is made to write where the harness asks for a summary of the conversation; needs a script."""
 
     @property
     def start_folder(self) -> Path | None:

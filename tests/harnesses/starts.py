@@ -17,7 +17,7 @@ LAYOUT = Layout(
     base_port=8081,
 )
 INSTALLED = Installed("9.9.9", [Path("/inst")], ["/inst/bin/node", "/inst/cli.js"])
-INSTRUCTION = "Say “hi”; $(touch x)\n-- --help"
+INSTRUCTION = "Say “hi” 😀; $(touch x)\n-- --help"
 BASE_URL = "http://127.0.0.1:8081/s/ses_x"
 PROXY = "http://ses_x:secret@127.0.0.1:8080"
 COMMAND = ("python3", "agent.py")

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ruamel.yaml import YAML
 
 from polar_mitm.harnesses import HARNESSES, Assignment, McpServer, mini_swe_agent
 from tests.harnesses.starts import BASE_URL, prepare
@@ -213,6 +214,17 @@ def test_mini_swe_agents_answer_is_what_it_submitted_or_said_last(trajectory: An
 
 def test_mini_swe_agent_that_left_no_trajectory_gave_no_answer(tmp_path: Path) -> None:
     assert mini_swe_agent.answer("words", tmp_path) == ""
+
+
+def test_mini_swe_agents_configuration_holds_any_text() -> None:
+    files = prepare("mini-swe-agent", "base-url", Assignment(AWKWARD + "\0\x85"), max_model_len=65_536).files
+    config = YAML(typ="safe", pure=True).load(files[mini_swe_agent.CONFIG_FILE])
+    assert config["run"]["task"] == AWKWARD + "\0\x85"
+    assert config["model"]["model_kwargs"] == {
+        "drop_params": True,
+        "max_tokens": 16_384,
+        "api_base": f"{BASE_URL}/v1",
+    }
 
 
 def test_a_command_finds_all_it_needs_in_variables() -> None:

@@ -2,13 +2,14 @@
 
 import fcntl
 import json
+import os
 import stat
 import threading
 from pathlib import Path
 
 import pytest
 
-from polar_mitm.harnesses import HARNESSES, HarnessMissing, claude_code, mini_swe_agent, node, pi, pip
+from polar_mitm.harnesses import HARNESSES, HarnessMissing, claude_code, mini_swe_agent, node, pi, pip, qwen_code
 from polar_mitm.harnesses.base import install_folder
 from polar_mitm.harnesses.install import InstallFailed, install
 
@@ -59,6 +60,17 @@ def test_the_pinned_packages_are_installed_and_found(bin_folder: Path) -> None:
     manifest = json.loads((install_folder("pi") / "package.json").read_text())
     assert manifest["dependencies"][PACKAGE] == VERSION
     assert said[-1] == f"pi {VERSION} is installed and starts"
+
+
+def test_a_program_in_the_package_is_made_executable_as_its_install_script_would(bin_folder: Path) -> None:
+    package = qwen_code.SOURCE.package
+    npm = NPM.replace(PACKAGE, package).replace(VERSION, qwen_code.SOURCE.version)
+    npm = npm.replace("dist/bundle", "vendor/ripgrep/x64-linux")
+    more = f"touch node_modules/{package}/cli-entry.js node_modules/{package}/vendor/ripgrep/x64-linux/rg\n"
+    put_npm(bin_folder, npm + more)
+    install("qwen-code", lambda line: None)
+    program = install_folder("qwen-code") / "node_modules" / package / "vendor/ripgrep/x64-linux/rg"
+    assert os.access(program, os.X_OK)
 
 
 def test_a_second_install_does_nothing(bin_folder: Path) -> None:

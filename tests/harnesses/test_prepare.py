@@ -3,8 +3,9 @@
 import json
 
 import pytest
+from ruamel.yaml import YAML
 
-from polar_mitm.harnesses import HARNESSES, Assignment, McpServer, refusals
+from polar_mitm.harnesses import HARNESSES, Assignment, McpServer, mini_swe_agent, refusals
 from polar_mitm.harnesses.base import Facts, answer_budget
 from polar_mitm.harnesses.environment import BUNDLE_VARIABLES, CA_VARIABLES, PROXY_VARIABLES
 from polar_mitm.harnesses.versions import split_version, version_tuple
@@ -33,7 +34,8 @@ def test_the_instruction_goes_in_by_stdin_or_a_file_and_on_no_command_line(name:
     prepared = prepare(name, mode)
     assert prepared.stdin == (None if name == "mini-swe-agent" else INSTRUCTION.encode())
     if prepared.stdin is None:
-        assert any(json.dumps(INSTRUCTION) in text for text in prepared.files.values())
+        config = YAML(typ="safe", pure=True).load(prepared.files[mini_swe_agent.CONFIG_FILE])
+        assert config["run"]["task"] == INSTRUCTION
     assert not any("touch" in word for word in [*prepared.argv, *prepared.env.values()])
 
 

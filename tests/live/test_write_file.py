@@ -117,16 +117,18 @@ def strings_of(body: str) -> list[str]:
 
 
 def the_script_is_forced_and_nothing_else(harness: str, calls: list[Call]) -> None:
-    script = [HARNESSES[harness].tool_call(Shell("echo hello > out.txt"), LAYOUT), HARNESSES[harness].FINISH]
+    """An answer without a word is asked for again by some harnesses: the turns after the script may be several."""
+    steps = [HARNESSES[harness].tool_call(Shell("echo hello > out.txt"), LAYOUT), HARNESSES[harness].FINISH]
+    script = [step for step in steps if step]
     turns = [call.response for call in calls if call.origin.kind == "turn"]
-    for step, response in zip(script, turns, strict=True):
+    for (tool, arguments), response in zip(script, turns, strict=False):
         assert response
-        if step is None:
-            assert (response.forced, response.tool_calls) == ([], [])
-            continue
         (made,) = response.tool_calls
-        assert (made["function"]["name"], made["function"]["arguments"]) == (step[0], json.dumps(step[1]))
+        assert (made["function"]["name"], made["function"]["arguments"]) == (tool, json.dumps(arguments))
         assert response.forced == [(0, len(response.response_ids))]
+    for response in turns[len(script) :]:
+        assert response
+        assert (response.forced, response.tool_calls) == ([], [])
     others = {call.origin.kind for call in calls} - {"turn"}
     assert others == SIDE_REQUESTS.get(harness, set())
 

@@ -27,16 +27,34 @@ def test_the_history_says_which_step_is_next_and_a_retry_gets_the_same() -> None
 
 def test_a_compaction_takes_turns_out_of_the_history_and_none_out_of_the_script() -> None:
     progress = Progress()
-    assert next_step(SCRIPT, progress, "turn", chat(2)) == SCRIPT[2]
+    for made in range(2):
+        assert next_step(SCRIPT, progress, "turn", chat(made)) == SCRIPT[made]
+        progress.done("turn", made + 1)
     assert next_step(SCRIPT, progress, "compaction", chat(2)) is None
-    progress.done("compaction")
-    # The harness compacts before it asks for the turn: the call of step 2 is in what was compacted.
-    assert next_step(SCRIPT, progress, "turn", chat(0)) == SCRIPT[2]
-    assert next_step(SCRIPT, progress, "turn", chat(0)) == SCRIPT[2]
+    progress.done("compaction", 2)
+    for _ in range(2):  # the second is a retry
+        assert next_step(SCRIPT, progress, "turn", chat(0)) == SCRIPT[2]
+    progress.done("turn", 1)
     assert next_step(SCRIPT, progress, "turn", chat(1)) == SCRIPT[3]
-    progress.done("turn")
-    progress.done("compaction")
-    assert next_step(SCRIPT, progress, "turn", chat(1)) == SCRIPT[3]
+    progress.done("turn", 2)
+    progress.done("compaction", 2)
+    assert next_step(SCRIPT, progress, "turn", chat(1)) is None
+
+
+def test_a_turn_that_found_no_room_is_asked_for_again_after_the_compaction() -> None:
+    progress = Progress()
+    assert next_step(SCRIPT, progress, "turn", chat(0)) == SCRIPT[0]
+    progress.done("turn", 1)
+    assert next_step(SCRIPT, progress, "turn", chat(1)) == SCRIPT[1]
+    progress.done("compaction", 1)  # and the turn was not answered
+    assert next_step(SCRIPT, progress, "turn", chat(0)) == SCRIPT[1]
+
+
+def test_a_compaction_that_took_nothing_out_changes_nothing() -> None:
+    progress = Progress()
+    progress.done("turn", 1)
+    progress.done("compaction", 1)
+    assert next_step(SCRIPT, progress, "turn", chat(1)) == SCRIPT[1]
 
 
 def test_a_sub_agent_takes_the_steps_of_the_call_that_started_it() -> None:
