@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from polar_mitm.capture.session import (
+    Ending,
     SessionEngine,
     SessionFolder,
     SessionLog,
@@ -27,8 +28,8 @@ from polar_mitm.proxy.sessions import Session, Step
 from polar_mitm.rollout.judging import judge, printed
 from polar_mitm.rollout.outcome import Outcome, calls_of
 from polar_mitm.rollout.ways_in import UNKNOWN_WINDOW, access, open_ways
-from polar_mitm.sandboxes.base import Exit, Layout, RunSpec, Sandbox, SandboxError
-from polar_mitm.tasks.evaluators import Finished
+from polar_mitm.sandboxes.base import Exit, Layout, RunSpec, Sandbox, SandboxError, to_the_end
+from polar_mitm.tasks.evaluators import Evaluation, Finished
 from polar_mitm.tasks.place import Place, place_of
 from polar_mitm.tasks.scenario import Scenario
 from polar_mitm.tasks.script import Step as ScriptStep
@@ -55,114 +56,157 @@ class Job:
     """Why prompts go as messages, where nobody asked for that."""
 
 
+class Sample:
+    """One attempt at a task, in its stages: `prepare`, `run` and `grade`, each once and in this order.
+
+    Whoever leaves one out, or is cancelled in one, calls `close`. What each raises has not closed the session.
+    """
+
+    def __init__(self, job: Job, task: Task, sample: int, attempt: int = 1, session_id: str | None = None) -> None:
+        """Opens the session at the proxy. Raises OSError."""
+        self.job = job
+        self.task = task
+        self.folder = SessionFolder.create(job.out, session_id or new_session_id())
+        self.log = SessionLog(self.folder, _record(job, task, self.folder.path.name, sample, attempt))
+        self.session = Session(
+            id=self.folder.path.name,
+            log=self.log,
+            engine=job.engine,
+            identity={
+                "task_id": task.id,
+                "sample": sample,
+                "attempt": attempt,
+                "harness": job.harness.NAME,
+                "harness_version": job.installed.version,
+            },
+            sampling=job.scenario.sampling,
+            tokens=job.tokens,
+        )
+        self._prepared: _Prepared | None = None
+        self._ended: Exit | None = None
+        job.border.sessions.add(self.session)
+
+    async def prepare(self) -> None:
+        """Make the workspace, an image where one is built, the harness's files. Raises SandboxError and OSError."""
+        job, session, folder, scenario = self.job, self.session, self.folder, self.job.scenario
+        place = await asyncio.to_thread(place_of, scenario)
+        workspace = await Workspace.prepare(folder.path, scenario, place)
+        home = folder.path / "home"
+        home.mkdir(mode=0o700)
+        layout = job.sandbox.layout(
+            workspace=workspace.path,
+            home=home,
+            ca=job.proxy.ca,
+            proxy_port=job.proxy.port,
+            base_port=job.proxy.base_url_port,
+            workdir=place.workdir,
+        )
+        session.script, session.summary = _script(job, layout), scenario.summary
+        told = access(scenario.intercept, session, layout, _window(job))
+        prepared = job.harness.prepare(job.installed, told, layout, scenario.assignment(self.task.instruction))
+        spec = _spec(job, session, folder, workspace.path, home, prepared)
+        spec.image, spec.workdir, spec.keep = place.image, place.workdir, place.image is not None
+        self._prepared = _Prepared(spec, layout, workspace, place)
+
+    async def run(self, timeout_s: float | None = None) -> None:
+        """Run the harness to its end, for at most the scenario's time or this. Raises SandboxError and OSError.
+
+        Cancellation ends it first.
+        """
+        assert self._prepared
+        job, spec = self.job, self._prepared.spec
+        spec.timeout_s = timeout_s or spec.timeout_s
+        self.session.meter = Meter(job.scenario.call_limits.limits())
+        async with AsyncExitStack() as stack:
+            await open_ways(
+                stack,
+                spec,
+                job.scenario.intercept,
+                session=self.session,
+                sessions=job.border.sessions,
+                proxy=job.proxy,
+                layout=self._prepared.layout,
+            )
+            self._ended = await job.sandbox.run(spec)
+
+    async def grade(self) -> None:
+        """What came of it: the answer, the workspace's diff, the reward, the session's status. Closes the session."""
+        assert self._prepared
+        assert self._ended
+        job, folder, workspace, ended = self.job, self.folder, self._prepared.workspace, self._ended
+        stdout = await asyncio.to_thread(printed, folder.stdout)
+        answer = job.harness.answer(stdout, folder.path / "home")
+        folder.answer.write_text(answer, errors="replace")  # JSON can hold halves of surrogate pairs
+        calls = await asyncio.to_thread(calls_of, folder)
+        folder.workspace_diff.write_bytes(await workspace.diff())
+        last_words = (await asyncio.to_thread(printed, folder.stderr)).strip() or stdout.strip()
+        status, reason = judge(ended, calls, steps=count(self.session.script or ()), last_words=last_words)
+        if status != "error":
+            finished = Finished(
+                sandbox=job.sandbox,
+                session_id=self.session.id,
+                workspace=workspace.path,
+                answer=folder.answer,
+                exit_code=ended.code,
+                valid_calls=sum(call.checks.valid for call in calls),
+                task=self.task.data,
+                image=ended.image,
+                workdir=self._prepared.place.workdir,
+                task_folder=job.scenario.path.parent,
+            )
+            self._evaluated(await job.scenario.evaluator.evaluate(finished))
+        await self.close(status, reason, ended.code)
+
+    def ungraded(self, why: str) -> None:
+        """There will be no reward, because the evaluation itself failed."""
+        self._evaluated(Evaluation.failed(why))
+
+    async def close(self, status: Ending, reason: str | None = None, exit_code: int | None = None) -> SessionRecord:
+        """End the session, wherever it is; the first close counts. The harness has ended."""
+        self.job.border.sessions.remove(self.session)
+        if self._prepared:
+            await asyncio.to_thread(self.job.sandbox.sweep, self.session.id)
+        return await asyncio.to_thread(self.log.close, status, reason=reason, exit_code=exit_code)
+
+    async def failed(self, error: Exception) -> SessionRecord:
+        """Close it as `error`, for what a stage raised. The border of a sample: whatever broke, the others go on."""
+        if isinstance(error, SandboxError | OSError):
+            return await self.close("error", str(error))
+        logger.error("session %s failed", self.session.id, exc_info=error)
+        return await self.close("error", f"polar failed: {error!r}")
+
+    @property
+    def exit_code(self) -> int | None:
+        """The harness's; None before its end, and when it was killed."""
+        return self._ended.code if self._ended else None
+
+    def _evaluated(self, evaluation: Evaluation) -> None:
+        record = self.log.session
+        record.reward, record.rewards, record.evaluation_error = evaluation.reward, evaluation.rewards, evaluation.error
+        (self.folder.path / "evaluator.txt").write_text(evaluation.output)
+
+
+@dataclass(slots=True, frozen=True)
+class _Prepared:
+    spec: RunSpec
+    layout: Layout
+    workspace: Workspace
+    place: Place
+
+
 async def run_sample(job: Job, task: Task, sample: int, attempt: int = 1) -> Outcome:
     """Run one sample to its graded end. Cancellation ends the harness and closes the session as `cancelled`."""
-    folder = SessionFolder.create(job.out, new_session_id())
-    log = SessionLog(folder, _record(job, task, folder.path.name, sample, attempt))
-    session = Session(
-        id=folder.path.name,
-        log=log,
-        engine=job.engine,
-        identity={
-            "task_id": task.id,
-            "sample": sample,
-            "attempt": attempt,
-            "harness": job.harness.NAME,
-            "harness_version": job.installed.version,
-        },
-        sampling=job.scenario.sampling,
-        tokens=job.tokens,
-    )
-    session.meter = Meter(job.scenario.call_limits.limits())
-    job.border.sessions.add(session)
+    running = Sample(job, task, sample, attempt)
     try:
-        await _run(job, task, session, folder)
+        await running.prepare()
+        await running.run()
+        await running.grade()
     except asyncio.CancelledError:
-        log.close("cancelled", reason="interrupted")
+        await to_the_end(running.close("cancelled", "interrupted"))
         raise
-    except (SandboxError, OSError) as error:
-        log.close("error", reason=str(error))
-    except Exception as error:  # the border of a sample: whatever broke here, the others go on
-        logger.exception("session %s failed", session.id)
-        log.close("error", reason=f"polar failed: {error!r}")
-    finally:
-        job.border.sessions.remove(session)
-    return await asyncio.to_thread(Outcome.of, folder.path)
-
-
-async def _run(job: Job, task: Task, session: Session, folder: SessionFolder) -> None:
-    scenario = job.scenario
-    place = await asyncio.to_thread(place_of, scenario)
-    workspace = await Workspace.prepare(folder.path, scenario, place)
-    home = folder.path / "home"
-    home.mkdir(mode=0o700)
-    layout = job.sandbox.layout(
-        workspace=workspace.path,
-        home=home,
-        ca=job.proxy.ca,
-        proxy_port=job.proxy.port,
-        base_port=job.proxy.base_url_port,
-        workdir=place.workdir,
-    )
-    session.script, session.summary = _script(job, layout), scenario.summary
-    assignment = scenario.assignment(task.instruction)
-    prepared = job.harness.prepare(
-        job.installed, access(scenario.intercept, session, layout, _window(job)), layout, assignment
-    )
-    async with AsyncExitStack() as stack:
-        spec = _spec(job, session, folder, workspace.path, home, prepared)
-        await open_ways(
-            stack,
-            spec,
-            scenario.intercept,
-            session=session,
-            sessions=job.border.sessions,
-            proxy=job.proxy,
-            layout=layout,
-        )
-        spec.image, spec.workdir, spec.keep = place.image, place.workdir, place.image is not None
-        ended = await job.sandbox.run(spec)
-    try:
-        await _grade(job, task, session, folder, workspace, place, ended)
-    finally:
-        await asyncio.to_thread(job.sandbox.sweep, session.id)
-
-
-async def _grade(
-    job: Job,
-    task: Task,
-    session: Session,
-    folder: SessionFolder,
-    workspace: Workspace,
-    place: Place,
-    ended: Exit,
-) -> None:
-    """What came of it: the answer, the workspace's diff, the reward, the session's status."""
-    stdout = await asyncio.to_thread(printed, folder.stdout)
-    answer = job.harness.answer(stdout, folder.path / "home")
-    folder.answer.write_text(answer, errors="replace")  # JSON can hold halves of surrogate pairs
-    calls = calls_of(folder)
-    folder.workspace_diff.write_bytes(await workspace.diff())
-    last_words = (await asyncio.to_thread(printed, folder.stderr)).strip() or stdout.strip()
-    status, reason = judge(ended, calls, steps=count(session.script or ()), last_words=last_words)
-    record = session.log.session
-    if status != "error":
-        finished = Finished(
-            sandbox=job.sandbox,
-            session_id=session.id,
-            workspace=workspace.path,
-            answer=folder.answer,
-            exit_code=ended.code,
-            valid_calls=sum(call.checks.valid for call in calls),
-            task=task.data,
-            image=ended.image,
-            workdir=place.workdir,
-            task_folder=job.scenario.path.parent,
-        )
-        evaluation = await job.scenario.evaluator.evaluate(finished)
-        record.reward, record.rewards, record.evaluation_error = evaluation.reward, evaluation.rewards, evaluation.error
-        (folder.path / "evaluator.txt").write_text(evaluation.output)
-    await asyncio.to_thread(session.log.close, status, reason=reason, exit_code=ended.code)
+    except Exception as error:
+        await running.failed(error)
+    return await asyncio.to_thread(Outcome.of, running.folder.path)
 
 
 def _record(job: Job, task: Task, session_id: str, sample: int, attempt: int) -> SessionRecord:
