@@ -89,7 +89,7 @@ bench-trajectory: $(READY) ## build sessions of up to 1,000 turns and 1M tokens:
 .PHONY: lock
 lock: $(READY) ## write requirements.lock anew from pyproject.toml
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.12 --generate-hashes --no-emit-index-url \
-		--no-header --no-annotate --group dev pyproject.toml -o requirements.lock
+		--no-header --no-annotate --extra rollout --group dev pyproject.toml -o requirements.lock
 
 .PHONY: setup
 setup: $(READY) sandbox-tools

@@ -12,6 +12,7 @@ from polar_mitm.cli import (
     model,
     proxy,
     replay,
+    rollout,
     run_task,
     sandbox,
     sessions,
@@ -49,3 +50,4 @@ app.command("doctor")(doctor.doctor)
 app.add_typer(model.app, name="model")
 app.add_typer(harness.app, name="harness")
 app.add_typer(sandbox.app, name="sandbox")
+app.add_typer(rollout.app, name="rollout")

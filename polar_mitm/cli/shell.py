@@ -26,6 +26,8 @@ from polar_mitm.proxy.saved import FlowFileError
 from polar_mitm.rollout.replay import ReplayError
 from polar_mitm.rollout.resume import RunBusy
 from polar_mitm.rollout.run import NotReady
+from polar_mitm.rollout.server.settings import SettingsError
+from polar_mitm.rollout.store.problems import StoreUnusable
 from polar_mitm.sandboxes import SandboxError
 from polar_mitm.tasks.problems import ScenarioError
 from polar_mitm.tokens.vocabulary import VocabularyError
@@ -57,6 +59,8 @@ EXIT_CODES: dict[type[Exception], int] = {
     NotReady: NOT_READY,
     SandboxError: NOT_READY,
     RunBusy: NOT_READY,
+    SettingsError: BAD_USAGE,
+    StoreUnusable: NOT_READY,
     TrajectoryError: FAILED,
     LedgerError: FAILED,
     ExportFailed: FAILED,

@@ -27,6 +27,7 @@ type TaskStatus = Literal["queued", "running", "completed", "partial", "failed",
 
 type EventType = Literal[
     "task.submitted",
+    "task.started",
     "task.finished",
     "task.retried",
     "session.assigned",
@@ -77,7 +78,7 @@ class Builder(Sent):
 class Callback(Sent):
     """Where the server posts to, at least once for each event, signed as Standard Webhooks says."""
 
-    url: Annotated[str, StringConstraints(pattern=r"^https?://[^\s/]+", max_length=2048)]
+    url: Annotated[str, StringConstraints(pattern=r"^https?://[\x21-\x7e]+$", max_length=2048)]
     events: list[Literal["task.finished", "session.finished"]] = Field(default=["task.finished"], min_length=1)
 
 
@@ -104,7 +105,7 @@ class TaskRequest(Sent):
     """Tasks of a group go to one gateway where they can: their prompts begin alike. By default the task is its own."""
     metadata: dict[str, JsonValue] = {}
     """Kept with the task and given back with it; nothing reads it."""
-    policy_version: Annotated[str, StringConstraints(min_length=1, max_length=256)] | None = None
+    policy_version: Annotated[str, StringConstraints(pattern=r"^[^\x00]+$", max_length=256)] | None = None
     """Only gateways that serve exactly this version of the policy take it."""
     stop_after: Annotated[int, Field(ge=1)] | None = None
     """As soon as so many samples are usable, the others are cancelled."""

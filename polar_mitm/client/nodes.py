@@ -11,7 +11,7 @@ from pydantic import Field, FiniteFloat, JsonValue, StringConstraints
 from polar_mitm.client.models import Builder, File, Name, Received, Seconds, Sent, Stage, StageTimes
 
 type Count = Annotated[int, Field(ge=0)]
-type Url = Annotated[str, StringConstraints(pattern=r"^https?://[^\s/]+", max_length=2048)]
+type Url = Annotated[str, StringConstraints(pattern=r"^https?://[\x21-\x7e]+$", max_length=2048)]
 type GatewayState = Literal["ready", "draining", "down", "left"]
 
 
@@ -146,9 +146,10 @@ class Report(Sent):
 
 
 class Reported(Received):
-    outcome: Literal["counts", "late", "duplicate", "unknown"]
-    """`counts`: it is its sample's result. `late`: another one was there first, and this is kept beside it.
-    `duplicate`: this very session was reported before. `unknown`: the server has no such session; keep the files."""
+    outcome: Literal["counts", "again", "late", "duplicate", "unknown"]
+    """`counts`: it is its sample's result. `again`: the sample is begun again, as another session. `late`: another one
+    was there first, and this is kept beside it. `duplicate`: this very session was reported before. `unknown`: the
+    server has no such session; keep the files."""
 
 
 class Gateway(Received):

@@ -1,0 +1,99 @@
+"""`polar rollout`: the server that takes tasks and spreads their sessions over gateways."""
+
+import logging
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.logging import RichHandler
+
+from polar_mitm.cli.shell import NOT_READY, err, exit_codes, out, run_async, tell
+from polar_mitm.rollout.server.settings import MIB, Settings, SettingsError, own_token, secret
+
+app = typer.Typer(help="The rollout server.", no_args_is_help=True)
+
+TOKEN = "POLAR_ROLLOUT_TOKEN"
+SECRET = "POLAR_CALLBACK_SECRET"
+
+
+@app.callback()
+def rollout() -> None:
+    """Tasks in, graded trajectories out."""
+
+
+@app.command()
+def serve(
+    state: Annotated[Path, typer.Option(help="Folder of the database, the files and the token.", file_okay=False)] = (
+        Path("rollout")
+    ),
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 picks a free one.")] = 8090,
+    database: Annotated[
+        str | None,
+        typer.Option(
+            envvar="POLAR_ROLLOUT_DATABASE",
+            show_envvar=False,
+            help="postgresql://user@host/name; with a password it belongs into $POLAR_ROLLOUT_DATABASE. "
+            "[default: SQLite in the state folder]",
+        ),
+    ] = None,
+    files: Annotated[
+        str | None,
+        typer.Option(help="Folder or fsspec URL of the sessions' files. [default: files/ in the state folder]"),
+    ] = None,
+    direct_files: Annotated[
+        bool,
+        typer.Option("--direct-files", help="Gateways write to --files themselves: they see the same path or URL."),
+    ] = False,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(help=f"File with the token; else ${TOKEN}, else one is made in the state folder.", dir_okay=False),
+    ] = None,
+    callback_secret_file: Annotated[
+        Path | None,
+        typer.Option(
+            help=f"File with the secret that signs callbacks; else ${SECRET}, else the token.", dir_okay=False
+        ),
+    ] = None,
+    heartbeat: Annotated[float, typer.Option(min=0.2, max=600, help="Seconds between a gateway's heartbeats.")] = 5.0,
+    max_body_mb: Annotated[int, typer.Option(min=1, max=1024, help="How large a request may be, in MB.")] = 16,
+    max_file_mb: Annotated[int, typer.Option(min=1, help="How large a session's file may be, in MB.")] = 4096,
+) -> None:
+    """Take tasks, give their sessions to gateways, keep the results."""
+    try:
+        from polar_mitm.rollout.server.serve import serve as run
+    except ModuleNotFoundError as missing:
+        tell(err, f"polar: {missing.name} is not installed: pip install 'polar-mitm[rollout]'", style="red")
+        raise typer.Exit(NOT_READY) from missing
+    logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[RichHandler(console=err, show_path=False)])
+    for name in ("uvicorn.access", "alembic", "asyncio"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    with exit_codes():
+        token, where = _token(state, token_file)
+        settings = Settings(
+            token=token,
+            callback_secret=secret("callback secret", callback_secret_file, SECRET) or token,
+            database=database or f"sqlite:///{(state / 'rollout.db').absolute()}",
+            files=files or str((state / "files").absolute()),
+            direct_files=direct_files,
+            heartbeat_s=heartbeat,
+            max_body=max_body_mb * MIB,
+            max_file=max_file_mb * MIB,
+        )
+
+    def ready(url: str) -> None:
+        tell(out, f"rollout   {url}\ntoken     {where}\nAPI       {url}/docs")
+
+    run_async(lambda: run(settings, host, port, ready))
+
+
+def _token(state: Path, file: Path | None) -> tuple[str, str]:
+    """The token, and where it comes from. Raises SettingsError."""
+    if (given := secret("token", file, TOKEN)) is not None:
+        return given, str(file) if file else f"${TOKEN}"
+    try:
+        state.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SettingsError(f"{state} cannot be made: {error}") from error
+    token, path = own_token(state)
+    return token, str(path)

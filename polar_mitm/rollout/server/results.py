@@ -1,0 +1,66 @@
+"""Results with their trajectories, and streams of them."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+from polar_mitm.client.models import Result, ResultLine
+from polar_mitm.json_text import loads
+from polar_mitm.rollout.server.service import Service
+
+TRAJECTORY = "trajectory.json"
+
+AT_ONCE = 50
+
+PING_S = 10.0
+"""Longest silence of a stream."""
+
+
+async def with_trajectory(service: Service, result: Result) -> Result:
+    """The result with what is in its `trajectory.json`, if that is there. Raises OSError and ValueError."""
+
+    def read() -> bytes | None:
+        try:
+            pieces = service.files.read(result.session.task_id, result.session.session_id, TRAJECTORY)
+        except FileNotFoundError:
+            return None
+        return b"".join(pieces)
+
+    if (text := await asyncio.to_thread(read)) is not None:
+        result.trajectory = await asyncio.to_thread(loads, text)
+    return result
+
+
+async def follow(
+    service: Service,
+    *,
+    after: int,
+    task_id: str | None,
+    group_id: str | None = None,
+    late: bool = False,
+    trajectory: bool,
+) -> AsyncIterator[bytes]:
+    """Lines of NDJSON: results as sessions end. One task's stream ends with the task, others when the server does."""
+    while True:
+        changed = service.broadcast.waiter()
+        # Asked before the results are read: a task that has ended gets no more of them.
+        task = None if task_id is None else await service.reads.task(task_id, body=False)
+        while found := await service.reads.results(
+            after=after, task_id=task_id, group_id=group_id, late=late, limit=AT_ONCE
+        ):
+            for result in found:
+                shown = await with_trajectory(service, result) if trajectory else result
+                yield _line(ResultLine(type="result", result=shown))
+            after = found[-1].seq
+        if task is not None and task.finished_at is not None:
+            yield _line(ResultLine(type="end", task=task))
+            return
+        if service.broadcast.closed:
+            return
+        try:
+            await asyncio.wait_for(changed.wait(), PING_S)
+        except TimeoutError:
+            yield _line(ResultLine(type="ping"))
+
+
+def _line(line: ResultLine) -> bytes:
+    return line.model_dump_json(exclude_none=True).encode() + b"\n"

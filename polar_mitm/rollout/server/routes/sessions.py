@@ -1,0 +1,97 @@
+"""Sessions and their files."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Path, Query, Request
+from fastapi.responses import StreamingResponse
+
+from polar_mitm.client.models import File, Name, Page, Result, Session
+from polar_mitm.client.nodes import Report, Reported
+from polar_mitm.rollout.server.parts import Cursor, Here, Limit, SessionId, page, problems
+from polar_mitm.rollout.server.results import with_trajectory
+from polar_mitm.rollout.server.service import Service
+from polar_mitm.rollout.server.strict import StrictRoute
+from polar_mitm.rollout.store.writer import Conflict, NotFound
+
+router = APIRouter(prefix="/v1/sessions", tags=["sessions"], route_class=StrictRoute)
+
+FileName = Annotated[str, Path(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$", description="A file's name.")]
+
+
+@router.get("", responses=problems())
+async def sessions(
+    service: Here,
+    task_id: Annotated[Name | None, Query()] = None,
+    gateway: Annotated[Name | None, Query()] = None,
+    state: Literal["queued", "live", "done"] | None = None,
+    order: Literal["oldest", "newest"] = "newest",
+    limit: Limit = 100,
+    cursor: Cursor = None,
+) -> Page[Session]:
+    """Sessions by when they were made."""
+    rows = await service.reads.sessions(
+        task_id=task_id,
+        gateway=gateway,
+        state=state,
+        after=None if cursor is None else int(cursor),
+        descending=order == "newest",
+        limit=limit + 1,
+    )
+    return page([(row.id, service.shown(row)) for row in rows], limit)
+
+
+@router.get("/{session_id}", responses=problems(404))
+async def session(session_id: SessionId, service: Here) -> Session:
+    return service.shown(await service.session(session_id))
+
+
+@router.get("/{session_id}/result", responses=problems(404))
+async def result(session_id: SessionId, service: Here, trajectory: bool = False) -> Result:
+    """What came of it; `trajectory`: with what the gateway built."""
+    found = await service.reads.result(session_id)
+    if found is None:
+        await service.session(session_id)
+        raise NotFound(f"session {session_id!r} has not ended")
+    return await with_trajectory(service, found) if trajectory else found
+
+
+@router.post("/{session_id}/report", tags=["gateways"], responses=problems(409))
+async def report(session_id: SessionId, report: Report, service: Here) -> Reported:
+    """A gateway says how a session ended. It is on disk when this is answered; otherwise send it again."""
+    if report.session_id != session_id:
+        raise Conflict(f"the report is of {report.session_id!r}, and it was sent for {session_id!r}")
+    return Reported(outcome=(await service.report(report)).outcome)
+
+
+@router.get("/{session_id}/files", responses=problems(404))
+async def files(session_id: SessionId, service: Here) -> list[File]:
+    row = await service.session(session_id)
+    return await asyncio.to_thread(service.files.names, row.task_id, session_id)
+
+
+@router.get("/{session_id}/files/{name}", response_class=StreamingResponse, responses=problems(404))
+async def file(session_id: SessionId, name: FileName, service: Here) -> StreamingResponse:
+    row = await service.session(session_id)
+    pieces = await asyncio.to_thread(service.files.read, row.task_id, session_id, name)
+    headers = {"X-Content-Type-Options": "nosniff", "Content-Disposition": f'attachment; filename="{name}"'}
+    return StreamingResponse(pieces, media_type="application/octet-stream", headers=headers)
+
+
+@router.put("/{session_id}/files/{name}", tags=["gateways"], status_code=201, responses=problems(404, 413))
+async def upload(session_id: SessionId, name: FileName, request: Request, service: Here) -> File:
+    """Store a file of a session, in place of an earlier one of its name. The body is the file."""
+    row = await service.session(session_id)
+    return await _store(service, row.task_id, session_id, name, request.stream())
+
+
+async def _store(service: Service, task_id: str, session_id: str, name: str, body: AsyncIterator[bytes]) -> File:
+    incoming = await asyncio.to_thread(service.files.create, task_id, session_id, name)
+    try:
+        async for piece in body:
+            await asyncio.to_thread(incoming.write, piece)
+        return await asyncio.to_thread(incoming.keep)
+    except BaseException:
+        await asyncio.shield(asyncio.to_thread(incoming.drop))
+        raise

@@ -1,0 +1,9 @@
+"""Why a store cannot be used. It needs no database to say so."""
+
+
+class StoreUnusable(Exception):
+    """The database cannot be used at all; the message says why and what to do."""
+
+
+class StoreBusy(StoreUnusable):
+    """Another server uses it."""
