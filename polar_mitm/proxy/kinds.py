@@ -152,13 +152,21 @@ def _classifier(ask: Ask, main: Opening | None) -> str | None:
 
 
 def _other_conversation(ask: Ask, main: Opening | None) -> str | None:
-    """Some harnesses mark their sub-agents with nothing; each has a system text, tools and a task of its own."""
+    """Some harnesses mark their sub-agents with nothing; each has a system text, tools and a task of its own.
+
+    Qwen Code has another agent look through the conversation when a turn is over, for what is worth remembering: under
+    a system text of its own, with a few of the tools.
+    """
     if main is None:
         return None
     here = Opening.of(ask.chat)
-    if here.system == main.system or here.tools == main.tools or here.first_words == main.first_words:
+    if here.system == main.system or here.tools == main.tools:
         return None
-    return "system text, tools and first user text all differ from those of the session's first turn"
+    if here.first_words != main.first_words:
+        return "system text, tools and first user text all differ from those of the session's first turn"
+    if here.tools < main.tools and _answered(ask.chat):
+        return "the conversation under another system text, with only some of the tools of the session's first turn"
+    return None
 
 
 def _small(ask: Ask) -> list[str]:

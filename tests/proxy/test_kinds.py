@@ -173,6 +173,18 @@ def test_P015_a_sub_agent_without_a_mark_is_told_by_system_text_tools_and_task_t
         assert kind(replace(other, chat=chat)) == "turn"
 
 
+def test_an_agent_that_looks_through_the_conversation_with_some_of_its_tools_is_none_of_its_turns() -> None:
+    other = ask(System("remember " + FILLER), TASK, Assistant("Done."), said(FILLER), tools=TOOLS[:1])  # Qwen Code
+    assert kind(other) == "subagent"
+    for chat in (
+        replace(other.chat, tools=TOOLS),
+        replace(other.chat, tools=(Tool("shell"), Tool("write"))),
+        replace(other.chat, messages=(SYSTEM, *other.chat.messages[1:])),
+        replace(other.chat, messages=other.chat.messages[:2]),
+    ):
+        assert kind(replace(other, chat=chat)) == "turn"
+
+
 @pytest.mark.parametrize(
     ("asked", "headers"),
     [
