@@ -8,6 +8,7 @@ from polar_mitm.cli import (
     demo,
     doctor,
     export,
+    gateway,
     harness,
     model,
     proxy,
@@ -51,3 +52,4 @@ app.add_typer(model.app, name="model")
 app.add_typer(harness.app, name="harness")
 app.add_typer(sandbox.app, name="sandbox")
 app.add_typer(rollout.app, name="rollout")
+app.add_typer(gateway.app, name="gateway")

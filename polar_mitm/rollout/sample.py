@@ -84,6 +84,7 @@ class Sample:
         )
         self._prepared: _Prepared | None = None
         self._ended: Exit | None = None
+        self._verdict: tuple[Ending, str | None] | None = None
         job.border.sessions.add(self.session)
 
     async def prepare(self) -> None:
@@ -138,9 +139,10 @@ class Sample:
         answer = job.harness.answer(stdout, folder.path / "home")
         folder.answer.write_text(answer, errors="replace")  # JSON can hold halves of surrogate pairs
         calls = await asyncio.to_thread(calls_of, folder)
-        folder.workspace_diff.write_bytes(await workspace.diff())
         last_words = (await asyncio.to_thread(printed, folder.stderr)).strip() or stdout.strip()
         status, reason = judge(ended, calls, steps=count(self.session.script or ()), last_words=last_words)
+        self._verdict = status, reason
+        folder.workspace_diff.write_bytes(await workspace.diff())
         if status != "error":
             finished = Finished(
                 sandbox=job.sandbox,
@@ -157,9 +159,11 @@ class Sample:
             self._evaluated(await job.scenario.evaluator.evaluate(finished))
         await self.close(status, reason, ended.code)
 
-    def ungraded(self, why: str) -> None:
-        """There will be no reward, because the evaluation itself failed."""
+    async def ungraded(self, why: str) -> SessionRecord:
+        """Close a session whose grading was cut off: its status stays what it is, and it has no reward."""
         self._evaluated(Evaluation.failed(why))
+        status, reason = self._verdict or ("error", why)
+        return await self.close(status, reason, self.exit_code)
 
     async def close(self, status: Ending, reason: str | None = None, exit_code: int | None = None) -> SessionRecord:
         """End the session, wherever it is; the first close counts. The harness has ended."""

@@ -1,0 +1,83 @@
+"""The HTTP API of a gateway, which the rollout server calls."""
+
+import secrets
+from typing import Annotated
+
+from fastapi import Depends, FastAPI, HTTPException, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from starlette.exceptions import HTTPException as StarletteHTTPException
+
+from polar_mitm import __version__
+from polar_mitm.client.models import ErrorBody, Problem
+from polar_mitm.client.nodes import Accepted, Assignment
+from polar_mitm.rollout.gateway.metrics import exposition
+from polar_mitm.rollout.gateway.pipeline import Busy, Draining, Pipeline
+
+CODES = {401: "unauthorized", 404: "not_found", 405: "invalid", 409: "conflict", 429: "busy", 503: "unavailable"}
+_ERRORS: dict[int | str, dict[str, object]] = {
+    status: {"model": ErrorBody} for status in (401, 404, 409, 422, 429, 503)
+}
+
+
+def make_app(pipeline: Pipeline, token: str, incarnation: str) -> FastAPI:
+    app = FastAPI(title="polar gateway", version=__version__, responses=_ERRORS)
+    bearer = HTTPBearer(auto_error=False)
+
+    def guard(credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(bearer)]) -> None:
+        if credentials is None or not secrets.compare_digest(credentials.credentials.encode(), token.encode()):
+            raise HTTPException(401, "the bearer token is missing or wrong")
+
+    guarded = [Depends(guard)]
+
+    @app.post("/v1/sessions", status_code=202, dependencies=guarded)
+    async def take(assignment: Assignment) -> Accepted:
+        """Take a session, once: asked again, the answer is the same."""
+        known = pipeline.held.get(assignment.session_id)
+        if known is None and assignment.incarnation != incarnation:
+            raise HTTPException(409, f"this gateway is {incarnation}, and the session is for {assignment.incarnation}")
+        try:
+            held = pipeline.take(assignment)
+        except Busy as error:
+            raise HTTPException(429, str(error)) from error
+        except Draining as error:
+            raise HTTPException(503, str(error)) from error
+        return Accepted(session_id=assignment.session_id, stage=held.stage)
+
+    @app.delete("/v1/sessions/{session_id}", status_code=202, dependencies=guarded)
+    async def end(session_id: str) -> Response:
+        """End a session; it is reported as cancelled, unless it is done already."""
+        if not pipeline.cancel(session_id):
+            raise HTTPException(404, f"this gateway holds no session {session_id!r}")
+        return Response(status_code=202)
+
+    @app.get("/v1/sessions", dependencies=guarded)
+    async def sessions() -> dict[str, str]:
+        """The stage of each session that is held."""
+        return dict(pipeline.stages)
+
+    @app.get("/healthz")
+    async def health() -> dict[str, str]:
+        return {"status": "draining" if pipeline.draining else "ok"}
+
+    @app.get("/metrics", dependencies=guarded)
+    async def metrics() -> Response:
+        return Response(exposition(pipeline), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    @app.exception_handler(StarletteHTTPException)
+    async def http_error(_: Request, error: StarletteHTTPException) -> JSONResponse:
+        return _error(error.status_code, CODES.get(error.status_code, "invalid"), str(error.detail))
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(_: Request, error: RequestValidationError) -> JSONResponse:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"] if part != "body")
+        return _error(422, "invalid", f"{place or 'body'}: {first['msg']}", place or None)
+
+    return app
+
+
+def _error(status: int, code: str, message: str, field: str | None = None) -> JSONResponse:
+    body = ErrorBody(error=Problem(code=code, message=message, field=field))
+    return JSONResponse(body.model_dump(), status_code=status)

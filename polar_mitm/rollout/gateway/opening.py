@@ -1,0 +1,92 @@
+"""From an assignment to a session that is open at this gateway's proxy."""
+
+import asyncio
+from dataclasses import dataclass
+from pathlib import Path
+
+import orjson
+
+from polar_mitm.client.nodes import Assignment
+from polar_mitm.engine.client import Engine
+from polar_mitm.harnesses import HARNESSES
+from polar_mitm.harnesses.window import too_long
+from polar_mitm.prompts import Tokens
+from polar_mitm.proxy.border import Border
+from polar_mitm.proxy.master import EmbeddedProxy
+from polar_mitm.rollout.sample import Job, Sample
+from polar_mitm.rollout.ways_in import refusal
+from polar_mitm.sandboxes import SANDBOXES
+from polar_mitm.sandboxes.base import SandboxError
+from polar_mitm.tasks.problems import ScenarioError
+from polar_mitm.tasks.reading import bundled, load
+from polar_mitm.tasks.scenario import Scenario
+from polar_mitm.tasks.task_set import Task
+
+
+class CannotOpen(Exception):
+    """The assignment can't be run on this gateway; says why."""
+
+
+@dataclass(slots=True, frozen=True)
+class Opening:
+    engine: Engine
+    border: Border
+    proxy: EmbeddedProxy
+    sessions: Path
+    assignments: Path
+    """Folder of the scenarios that came with assignments, a file each."""
+    scenarios: Path | None
+    tokens: Tokens
+    tokens_reason: str | None
+
+    async def __call__(self, assignment: Assignment) -> Sample:
+        """Raises CannotOpen, ScenarioError, HarnessMissing and OSError."""
+        scenario = await asyncio.to_thread(self._scenario, assignment)
+        harness, sandbox = HARNESSES[scenario.harness], SANDBOXES[scenario.sandbox]
+        installed = await asyncio.to_thread(harness.find)
+        window = scenario.window or self.engine.capabilities.max_model_len
+        why = refusal(scenario.intercept, sandbox) or (window and too_long(harness, window, HARNESSES.values()))
+        if why:
+            raise CannotOpen(why)
+        if problems := await asyncio.to_thread(sandbox.check):
+            raise SandboxError("; ".join(problems))
+        job = Job(
+            scenario,
+            harness,
+            installed,
+            sandbox,
+            self.engine,
+            self.border,
+            self.proxy,
+            self.sessions,
+            self.tokens,
+            self.tokens_reason,
+        )
+        instruction = assignment.instruction or scenario.instruction_text
+        task = Task(assignment.task_id, instruction, dict(assignment.data))
+        return Sample(job, task, assignment.sample, assignment.attempt, assignment.session_id)
+
+    def _scenario(self, assignment: Assignment) -> Scenario:
+        """Its fields come in the assignment, or it names a file that this gateway has."""
+        changes: dict[str, object] = dict(assignment.changes)
+        if isinstance(assignment.scenario, str):
+            return load(self._named(assignment.scenario), changes)
+        path = self.assignments / f"{assignment.session_id}.yaml"
+        fields = dict(assignment.scenario)
+        if assignment.instruction is not None:
+            for name in ("instruction_file", "tasks"):
+                fields.pop(name, None)
+            changes["instruction"] = assignment.instruction
+        fields.setdefault("name", "task")
+        path.write_bytes(orjson.dumps(fields))  # JSON is YAML
+        scenario = load(path, changes)
+        if scenario.tasks is not None:
+            raise ScenarioError(path, None, "tasks", "expected one task: a task request is one")
+        return scenario
+
+    def _named(self, name: str) -> Path:
+        if "/" in name or name.startswith("."):
+            raise CannotOpen(f"{name!r} is no name of a scenario")
+        if self.scenarios and (path := self.scenarios / f"{name}.yaml").is_file():
+            return path
+        return bundled(name)
