@@ -85,6 +85,21 @@ class Outgoing:
         template |= self.body.get("chat_template_kwargs", {})
         return {**prompt, "chat_template_kwargs": template} if template else prompt
 
+    @property
+    def stops(self) -> list[str]:
+        """Strings that end the answer."""
+        stops = self.body.get("stop") or []
+        return [stops] if isinstance(stops, str) else stops
+
+    def with_stops(self, most: int) -> "Outgoing":
+        """The same with the first so many stop strings; the others are noted."""
+        rest = len(self.stops) - most
+        if rest <= 0:
+            return self
+        why = f"the engine takes {most} (VLLM_MAX_STOP_STRINGS): the last {rest} were not sent"
+        body = {**self.body, "stop": self.stops[:most]}
+        return replace(self, body=body, not_carried=(*self.not_carried, NotCarried("stop", why)))
+
     def within(self, tokens: int | None) -> "Outgoing":
         """The same, asking for no more tokens than this; None is no limit."""
         if tokens is None or self.max_tokens is None or self.max_tokens <= tokens:
@@ -291,6 +306,10 @@ def _sampling(asked: Sampling, overrides: Mapping[str, Any], body: Json, lost: l
     if body.get("top_k") == 0:
         # Some APIs say 0 for "no limit"; vLLM's word is -1.
         body["top_k"] = -1
+    if body.get("top_p") == 0:
+        # vLLM refuses it; to every API it means the likeliest token alone.
+        del body["top_p"]
+        body["top_k"] = 1
 
 
 def _asked(sampling: Sampling) -> Json:

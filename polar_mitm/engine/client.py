@@ -182,6 +182,7 @@ class Engine:
     ) -> Sample:
         room = self.capabilities.max_model_len
         shortened = False
+        most_stops: int | None = None
         broken: tuple[Broken, str] | None = None
         while True:
             text_only = self._text_only
@@ -196,6 +197,8 @@ class Engine:
                 except Refused as refused:
                     raise await self._as_error(refused.refusal, outgoing) from refused
             outgoing = outgoing.within(room)
+            if most_stops is not None:
+                outgoing = outgoing.with_stops(most_stops)
             answer = await self._transport.patient_post("/v1/chat/completions", outgoing.body, deadline)
             if answer.status == 200:
                 sample = self._read(completion_of(answer, self.url), outgoing, force_regex)
@@ -204,6 +207,8 @@ class Engine:
                 return sample
             refusal = read_refusal(answer.status, answer.raw)
             if self._learn(refusal, request, text_only):
+                continue
+            if most_stops is None and (most_stops := refusal.most_stops) is not None:
                 continue
             if not shortened and (fitting := refusal.room(outgoing.max_tokens)):
                 room, shortened = fitting, True

@@ -37,6 +37,9 @@ RENDER: Final = "/v1/chat/completions/render"
 GENERATE: Final = "/inference/v1/generate"
 DERENDER: Final = "/v1/chat/completions/derender"
 
+_GENERATES: Final = frozenset({"max_tokens", "stop"})
+"""What the generate route alone is told: a prompt's room depends on how it is built, and the routes that read a chat
+request take few stop strings (4, vLLM's VLLM_MAX_STOP_STRINGS)."""
 _NOT_OFFERED: Final = (401, 403, 404, 405, 501)
 
 
@@ -99,7 +102,7 @@ class TokenIn:
         The conversation is rendered once, and a second time where it does not come back as it was sampled.
         Raises Unavailable, Refused and CallError.
         """
-        asked = {key: value for key, value in outgoing.body.items() if key != "max_tokens"}
+        asked = {key: value for key, value in outgoing.body.items() if key not in _GENERATES}
         answer = await self._post(RENDER, asked, deadline)
         rendered = _read(_Rendered, answer, RENDER)
         if rendered.features is not None:
@@ -140,7 +143,7 @@ class TokenIn:
         choice = {"index": 0, "token_ids": ids, "finish_reason": finish}
         asked = {
             "model": self.model,
-            "chat_request": {key: value for key, value in body.items() if key not in TOKEN_DATA},
+            "chat_request": {key: value for key, value in body.items() if key not in TOKEN_DATA and key != "stop"},
             "generate_response": {"choices": [choice], "prompt_token_ids": prompt_ids},
         }
         return _read(Derendered, await self._post(DERENDER, asked, deadline), DERENDER).choices[0].message
@@ -185,11 +188,12 @@ class TokenIn:
             most = room
         else:
             most = min(most, room)
+        stops = {"stop": outgoing.stops} if outgoing.stops else {}
         body = {
             **answer,
             "token_ids": prompt.ids,
             "token_offsets": None,
-            "sampling_params": {**rendered.sampling_params, "max_tokens": most},
+            "sampling_params": {**rendered.sampling_params, "max_tokens": most, **stops},
             # With its text the answer has the bytes of each token, and is cut before a stop string.
             "output_mode": "text",
             "return_token_ids": True,

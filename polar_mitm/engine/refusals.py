@@ -21,6 +21,7 @@ _PROMPT: Final = (
     re.compile(r"\((\d+) in the (?:messages|prompt)"),
 )
 _NO_IMAGES: Final = re.compile(r"not a multimodal model|does not support (?:image|multimodal)|[Aa]t most 0 image")
+_MOST_STOPS: Final = (re.compile(r"body\.stop\b.*?at most (\d+) item", re.DOTALL),)
 _NO_ROOM_LEFT: Final = re.compile(r"must be at least 1, got 0\b|must be at least 1, got -")
 
 
@@ -50,6 +51,11 @@ class Refusal:
     def prompt_tokens(self) -> int | None:
         """The prompt's length, where the message says it. vLLM counts only until one token over its window."""
         return _number(_PROMPT, self.message)
+
+    @property
+    def most_stops(self) -> int | None:
+        """How many stop strings the engine takes, where it refuses a request for having more."""
+        return _number(_MOST_STOPS, self.message) if self.status in (400, 422) else None
 
     def room(self, max_tokens: int | None) -> int | None:
         """How many tokens to ask for so that the request fits; None when asking for less does not help."""

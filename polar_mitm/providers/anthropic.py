@@ -28,7 +28,7 @@ from polar_mitm.providers.anthropic_reply import (
 from polar_mitm.providers.anthropic_side import count, fixed, models, recognise_side
 from polar_mitm.providers.anthropic_tools import Toolbox, parallel_tool_calls, tool_choice
 from polar_mitm.providers.base import Request, Route
-from polar_mitm.providers.common import bounded_integer, bounded_number, header_ids
+from polar_mitm.providers.common import bounded_integer, bounded_number, header_ids, stop_strings
 from polar_mitm.providers.fields import Fields
 
 __all__ = [
@@ -95,7 +95,7 @@ def parse(request: Request, route: Route, body: Json) -> AnthropicAsk:
             temperature=bounded_number(fields, "temperature", 0, 2),
             top_p=bounded_number(fields, "top_p", 0, 1),
             top_k=bounded_integer(fields, "top_k", 0),
-            stop=fields.texts("stop_sequences"),
+            stop=stop_strings(fields, "stop_sequences"),
         ),
         json_schema=_json_schema(fields),
         thinking=_thinking(fields),

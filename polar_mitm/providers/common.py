@@ -150,3 +150,11 @@ def bounded_number(fields: Fields, name: str, low: float, high: float) -> float 
     if value is not None and not low <= value <= high:
         raise fields.error(name, f"must be between {low:g} and {high:g}")
     return value
+
+
+def stop_strings(fields: Fields, name: str) -> tuple[str, ...]:
+    """A list of strings, each of which ends the answer; empty when absent."""
+    stops = fields.texts(name)
+    if "" in stops:
+        raise fields.error(name, "a stop string must not be empty")
+    return stops

@@ -13,7 +13,7 @@ from urllib.parse import unquote
 
 from polar_mitm.chat import CallError, ChatRequest, Json, Sampling, Thinking
 from polar_mitm.providers.base import Request, Route
-from polar_mitm.providers.common import Notes, bounded_integer, bounded_number, header_ids
+from polar_mitm.providers.common import Notes, bounded_integer, bounded_number, header_ids, stop_strings
 from polar_mitm.providers.google_contents import messages_of
 from polar_mitm.providers.google_fates import FATES, give_fates
 from polar_mitm.providers.google_fields import ProtoFields
@@ -129,7 +129,7 @@ def _sampling(config: ProtoFields, notes: Notes) -> Sampling:
         presence_penalty=bounded_number(config, "presencePenalty", -2, 2),
         frequency_penalty=bounded_number(config, "frequencyPenalty", -2, 2),
         seed=bounded_integer(config, "seed", -(2**63)),
-        stop=config.texts("stopSequences"),
+        stop=stop_strings(config, "stopSequences"),
     )
 
 

@@ -8,7 +8,7 @@ conversation is read in `openai_chat_messages`, its tools in `openai_chat_tools`
 
 from polar_mitm.chat import ChatRequest, Json, Sampling, Thinking
 from polar_mitm.providers.base import Request, Route
-from polar_mitm.providers.common import INT64_MAX, Notes, bounded_integer, bounded_number, header_ids
+from polar_mitm.providers.common import INT64_MAX, Notes, bounded_integer, bounded_number, header_ids, stop_strings
 from polar_mitm.providers.fields import Fields
 from polar_mitm.providers.openai_chat_fates import FATES, IDLE
 from polar_mitm.providers.openai_chat_messages import messages_of
@@ -160,7 +160,4 @@ def _sampling(fields: Fields) -> Sampling:
 
 def _stop(fields: Fields) -> tuple[str, ...]:
     asked = fields.get("stop")
-    stops = (asked,) if isinstance(asked, str) else fields.texts("stop")
-    if "" in stops:
-        raise fields.error("stop", "a stop string must not be empty")
-    return stops
+    return stop_strings(Fields({"stop": [asked]}) if isinstance(asked, str) else fields, "stop")

@@ -62,6 +62,18 @@ def test_sampling_goes_out_as_asked_except_the_seed() -> None:
     assert lost(outgoing) == ["seed"]
 
 
+def test_the_likeliest_token_alone_is_asked_for_in_vllms_words() -> None:
+    outgoing = composed(ChatRequest(HELLO, sampling=Sampling(top_p=0, top_k=40)))
+    assert (outgoing.sampling, lost(outgoing)) == ({"top_k": 1}, [])
+
+
+def test_stop_strings_beyond_what_the_engine_takes_are_noted() -> None:
+    outgoing = composed(ChatRequest(HELLO, sampling=Sampling(stop=("a", "b", "c"))))
+    assert outgoing.with_stops(3) is outgoing
+    assert (outgoing.with_stops(2).body["stop"], lost(outgoing.with_stops(2))) == (["a", "b"], ["stop"])
+    assert composed(ChatRequest(HELLO), overrides={"stop": "x"}).stops == ["x"]
+
+
 def test_the_sessions_policy_wins_and_what_it_replaced_is_said() -> None:
     asked = Sampling(temperature=0.2, top_p=1.0)
     outgoing = composed(

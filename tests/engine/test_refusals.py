@@ -123,3 +123,12 @@ def test_an_overflow_of_an_unknown_window_names_no_number() -> None:
 def test_the_bound_that_characters_are_held_against_is_no_count_of_the_prompt() -> None:
     assert TOO_MANY_CHARACTERS.prompt_tokens is None
     assert (TOO_LONG.prompt_tokens, OLD.prompt_tokens, OLDER.prompt_tokens) == (65537, 1000, 1000)
+
+
+def test_how_many_stop_strings_the_engine_takes() -> None:
+    said = """2 validation errors:
+  {'type': 'string_type', 'loc': 'body.stop', 'msg': 'Input should be a valid string'}
+  {'type': 'too_long', 'loc': 'body.stop', 'msg': 'List should have at most 4 items after validation, not 5'}"""
+    assert Refusal(400, said).most_stops == 4
+    assert Refusal(400, said.replace("body.stop", "body.tools")).most_stops is None
+    assert Refusal(500, said).most_stops is None

@@ -14,6 +14,7 @@ from aiohttp import web
 
 from tests.fakes.templates import MARKS, Template, chatml, decoded, encoded, pieces
 
+MOST_STOPS = 4
 EOS = MARKS["<|im_end|>"]
 RENDER, GENERATE = "/v1/chat/completions/render", "/inference/v1/generate"
 DERENDER = "/v1/chat/completions/derender"
@@ -124,6 +125,8 @@ class FakeVllm:
 
     async def _chat(self, request: web.Request) -> web.Response:
         body = await request.json()
+        if refusal := _too_many_stops(body):
+            return refusal
         prompt = self._prompt_ids(body)
         if body.get("max_tokens") == 1:
             if self.probe.hold:
@@ -143,6 +146,8 @@ class FakeVllm:
         if self.hangs:
             await asyncio.Event().wait()
         body = await request.json()
+        if refusal := _too_many_stops(body):
+            return refusal
         self.renders += 1
         prompt = self._prompt_ids(body)
         if len(prompt) >= self.max_model_len:
@@ -167,7 +172,8 @@ class FakeVllm:
             return _refusing("the prompt and max_tokens are longer than the window, or a token id is out of vocabulary")
         if most == 1:
             return web.json_response(self._generated(prompt, self.probe, "."))
-        self.requests.append(self._rendered[body["request_id"]] | {"max_tokens": most})
+        sampled = {key: value for key, value in body["sampling_params"].items() if key in ("max_tokens", "stop")}
+        self.requests.append(self._rendered[body["request_id"]] | sampled)
         reply = await self._next(request)
         return (
             reply if isinstance(reply, web.Response) else web.json_response(self._generated(prompt, reply, reply.text))
@@ -177,6 +183,8 @@ class FakeVllm:
         if DERENDER in self.lacks:
             return _lacking()
         body = await request.json()
+        if refusal := _too_many_stops(body["chat_request"]):
+            return refusal
         choice = body["generate_response"]["choices"][0]
         if not choice["token_ids"]:
             return _refusing("choice 0 has empty or null token_ids")
@@ -307,6 +315,14 @@ def _entry(token: str, piece: bytes) -> dict[str, Any]:
 def _lacking() -> web.Response:
     error = {"message": "Scale-out endpoints are disabled. Restart with --enable-scale-out.", "code": 403}
     return web.json_response({"error": error}, status=403)
+
+
+def _too_many_stops(body: dict[str, Any]) -> web.Response | None:
+    """vLLM's refusal of more stop strings than VLLM_MAX_STOP_STRINGS, in its words."""
+    if len(body.get("stop") or []) <= MOST_STOPS:
+        return None
+    problem = f"List should have at most {MOST_STOPS} items after validation, not {len(body['stop'])}"
+    return _refusing(f"1 validation error:\n  {{'type': 'too_long', 'loc': 'body.stop', 'msg': '{problem}'}}")
 
 
 def _refusing(message: str) -> web.Response:

@@ -22,6 +22,7 @@ from polar_mitm.providers.common import (
     object_repairs,
     sent_arguments,
     settle,
+    stop_strings,
 )
 from polar_mitm.providers.fields import Fields
 
@@ -150,3 +151,10 @@ def test_numbers_out_of_their_range_are_refused_by_name() -> None:
     assert bounded_number(fields, "t", 0, 2.5) == 2.5
     with pytest.raises(CallError, match=r"^t: must be between 0 and 2$"):
         bounded_number(fields, "t", 0, 2)
+
+
+def test_a_stop_string_must_say_something() -> None:
+    assert stop_strings(Fields({"stop": ["a", "\n"]}), "stop") == ("a", "\n")
+    assert stop_strings(Fields({}), "stop") == ()
+    with pytest.raises(CallError, match="stop: a stop string must not be empty"):
+        stop_strings(Fields({"stop": ["a", ""]}), "stop")
