@@ -2,7 +2,7 @@
 
 import logging
 import time
-from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +10,7 @@ import typer
 from rich.logging import RichHandler
 
 from polar_mitm.capture.record import Call
+from polar_mitm.cli.aside import Aside, AsideHandler
 from polar_mitm.cli.shell import BAD_USAGE, TokensFlag, default_engine_url, err, out, run_async, tell
 from polar_mitm.harnesses.paste import lines_to_paste
 from polar_mitm.prompts import Tokens
@@ -91,8 +92,13 @@ def _proxy(
     tokens: Tokens | None,
     web_port: int | None = None,
 ) -> EmbeddedProxy:
+    """The proxy, and from here on its lines and its log on this terminal."""
+    aside = Aside()
+    shown = AsideHandler(aside, RichHandler(console=err, show_path=False))
+    logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[shown])
+    logging.getLogger("mitmproxy").setLevel(logging.WARNING)
     return EmbeddedProxy(
-        standalone(show_call),
+        standalone(lambda call, model: aside.do(partial(show_call, call, model))),
         host=host,
         port=port,
         base_url_port=base_url_port,
@@ -110,8 +116,7 @@ def _proxy(
 def show_call(call: Call, model: str) -> None:
     """Print the call on a line of its own: when it ended, then what it was."""
     ended = time.strftime("%H:%M:%S", time.localtime(call.identity.finished_at))
-    with suppress(OSError):  # who reads this may leave, and the calls go on
-        tell(out, f"{ended}  {call_line(call, model)}", style=_style(call))
+    tell(out, f"{ended}  {call_line(call, model)}", style=_style(call))
 
 
 def _style(call: Call) -> str | None:
@@ -123,8 +128,6 @@ def _style(call: Call) -> str | None:
 
 
 def _serve(embedded: EmbeddedProxy) -> None:
-    logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[RichHandler(console=err, show_path=False)])
-    logging.getLogger("mitmproxy").setLevel(logging.WARNING)
     run_async(lambda: _until_stopped(embedded))
 
 

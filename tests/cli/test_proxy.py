@@ -65,11 +65,3 @@ def test_a_terminal_gets_colours_and_a_pipe_none(monkeypatch: pytest.MonkeyPatch
         shown[terminal] = captured.get()
     assert "\x1b[" in shown[True]
     assert shown[False].isprintable() or shown[False].count("\n") == 1
-
-
-def test_a_reader_that_has_gone_costs_no_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    def gone(*args: object, **kwargs: object) -> None:
-        raise BrokenPipeError
-
-    monkeypatch.setattr(command, "tell", gone)
-    command.show_call(make_call("call_1"), "m")
