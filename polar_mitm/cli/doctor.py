@@ -1,20 +1,25 @@
 """`polar doctor`: what is missing, wrong or untrusted here, and how to mend it."""
 
+import asyncio
+
 import typer
 
-from polar_mitm.cli.shell import NOT_READY, JsonFlag, default_engine_url, out, print_json
-from polar_mitm.rollout.doctor import examine
+from polar_mitm.cli.shell import NOT_READY, JsonFlag, Steps, default_engine_url, out, print_json
+from polar_mitm.rollout.doctor import examine, prove_ways
 
 
 def doctor(json: JsonFlag = False) -> None:
     """Say what is missing here, and how to mend it. Exit code 3 when the demo could not run."""
-    findings = examine(default_engine_url())
+    with Steps(quiet=json) as steps:
+        findings = examine(default_engine_url())
+        steps.progress(0, "asking polar from inside each sandbox")
+        findings += asyncio.run(prove_ways())
     if json:
         print_json([{"part": f.part, "ok": f.ok, "needed": f.needed, "says": f.says} for f in findings])
     else:
         for finding in findings:
             mark = "[green]ok[/]  " if finding.ok else ("[red]no[/]  " if finding.needed else "[yellow]no[/]  ")
-            out.print(f"{mark}{finding.part:22}", end="")
+            out.print(f"{mark}{finding.part:24}", end="")
             out.print(finding.says, markup=False, highlight=False, soft_wrap=True)
     if any(finding.needed and not finding.ok for finding in findings):
         raise typer.Exit(NOT_READY)

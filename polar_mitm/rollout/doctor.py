@@ -11,6 +11,8 @@ from polar_mitm.engine.local import find
 from polar_mitm.engine.models import MODELS, is_built
 from polar_mitm.harnesses import HARNESSES
 from polar_mitm.harnesses.base import HarnessMissing
+from polar_mitm.proxy.master import ProxyFailed
+from polar_mitm.rollout.proof import proofs
 from polar_mitm.sandboxes import SANDBOXES
 
 
@@ -69,3 +71,11 @@ def _tokens(url: str) -> Finding:
 async def _asked(url: str) -> Capabilities:
     async with Engine(url) as engine:
         return engine.capabilities
+
+
+async def prove_ways() -> list[Finding]:
+    """A finding for each sandbox and intercept mode, from a real request. Takes a few seconds."""
+    try:
+        return [Finding(f"{proof.sandbox}, {proof.intercept}", proof.ok, proof.says) async for proof in proofs()]
+    except ProxyFailed as error:
+        return [Finding("the proxy", False, str(error), needed=True)]
