@@ -35,6 +35,7 @@ __all__ = [
     "FATES",
     "HOSTS",
     "NAME",
+    "REQUEST_ID_HEADER",
     "SESSION_HEADERS",
     "count",
     "error",
@@ -53,6 +54,8 @@ __all__ = [
 
 NAME = "anthropic"
 HOSTS = ("api.anthropic.com",)
+REQUEST_ID_HEADER = "request-id"
+
 SESSION_HEADERS = (
     "x-claude-code-session-id",
     "x-claude-code-agent-id",

@@ -92,6 +92,11 @@ class Provider(Protocol):
     """Lower-case names of headers with session, thread, agent or request ids of harnesses that speak this API."""
 
     @property
+    def REQUEST_ID_HEADER(self) -> str: ...  # noqa: N802
+
+    """The header in which an answer names its request, as SDKs show it; empty where there is none."""
+
+    @property
     def FATES(self) -> Mapping[str, Fate]: ...  # noqa: N802
 
     """By field of the body (dotted inside an object field): every field that the official SDK can send."""

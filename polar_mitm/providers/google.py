@@ -36,6 +36,7 @@ __all__ = [
     "FATES",
     "HOSTS",
     "NAME",
+    "REQUEST_ID_HEADER",
     "SESSION_HEADERS",
     "count",
     "error",
@@ -54,6 +55,8 @@ __all__ = [
 
 NAME = "google"
 HOSTS = ("generativelanguage.googleapis.com", "aiplatform.googleapis.com", "cloudcode-pa.googleapis.com")
+REQUEST_ID_HEADER = ""
+
 SESSION_HEADERS = (
     # Gemini CLI names no session with an API key; this id belongs to a HOME directory.
     "x-gemini-api-privileged-user-id",
@@ -63,7 +66,7 @@ SESSION_HEADERS = (
 )
 
 METHOD = re.compile(
-    r"(?:.*/)?(?:(?:models|tunedModels)/(?P<model>[^/:]+)|v1internal)"
+    r"(?:.*/)?(?:(?:models|tunedModels)/(?P<model>.+?)|v1internal)"
     r":(?P<method>generateContent|streamGenerateContent|countTokens)"
 )
 

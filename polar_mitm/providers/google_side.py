@@ -8,7 +8,7 @@ from polar_mitm.chat import Json
 from polar_mitm.providers.base import ModelCard, Request, Route
 from polar_mitm.providers.google_reply import GoogleAsk
 
-MODELS = re.compile(r"(?:.*/)?(?P<version>v1\w*)/models(?:/(?P<model>[^/:]+))?")
+MODELS = re.compile(r"(?:.*/)?(?P<version>v1\w*)/models(?:/(?P<model>[^:]+))?")
 
 LOAD_CODE_ASSIST = "v1internal:loadCodeAssist"
 

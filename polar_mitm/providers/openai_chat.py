@@ -32,6 +32,7 @@ __all__ = [
     "FATES",
     "HOSTS",
     "NAME",
+    "REQUEST_ID_HEADER",
     "SESSION_HEADERS",
     "ChatAsk",
     "count",
@@ -53,6 +54,8 @@ NAME = "openai-chat"
 
 # dashscope is Qwen Code's own service, opencode.ai serves opencode's Zen models.
 HOSTS = ("api.openai.com", "dashscope.aliyuncs.com", "dashscope-intl.aliyuncs.com", "opencode.ai")
+
+REQUEST_ID_HEADER = "x-request-id"
 
 SESSION_HEADERS = (
     "session-id",

@@ -5,6 +5,8 @@ read in `openai_responses_input`, tools and calls are translated in `openai_resp
 API is not served.
 """
 
+from urllib.parse import unquote
+
 from polar_mitm.chat import CallError, ChatRequest, Json, Sampling, ToolChoice
 from polar_mitm.providers.base import Request, Route
 from polar_mitm.providers.common import Notes, bounded_integer, bounded_number, header_ids
@@ -32,6 +34,7 @@ __all__ = [
     "FATES",
     "HOSTS",
     "NAME",
+    "REQUEST_ID_HEADER",
     "SESSION_HEADERS",
     "ResponsesAsk",
     "count",
@@ -53,6 +56,8 @@ NAME = "openai-responses"
 
 # chatgpt.com is where Codex goes with a ChatGPT login.
 HOSTS = ("api.openai.com", "chatgpt.com")
+
+REQUEST_ID_HEADER = "x-request-id"
 
 SESSION_HEADERS = (
     "session-id",
@@ -76,7 +81,7 @@ ACCOUNT_HEADER = "chatgpt-account-id"
 
 
 def recognise(request: Request) -> Route | None:
-    """Replies are not stored, so `.../responses/{id}` and what is beneath it is nobody's path: a 404."""
+    """Replies are not stored: a question for one, or for what is beneath it, has one answer."""
     match request.method, request.path.rstrip("/").split("/"):
         case "POST", [*_, "responses"] | [*_, "responses", "compact"]:
             return Route("generate")
@@ -84,11 +89,26 @@ def recognise(request: Request) -> Route | None:
             return Route("count")
         case "GET", [*_, "wham", "accounts", "check"]:
             return Route("fixed")
+    return Route("fixed") if _stored(request) else None
+
+
+def _stored(request: Request) -> str | None:
+    """The id of the reply that is asked for, deleted or cancelled."""
+    match request.method, request.path.rstrip("/").split("/"):
+        case ("GET" | "DELETE", [*_, "responses", name]) | (
+            ("GET", [*_, "responses", name, "input_items"]) | ("POST", [*_, "responses", name, "cancel"])
+        ) if name and "upgrade" not in request.headers:
+            return unquote(name)
     return None
 
 
 def fixed(request: Request) -> Json:
-    """What Codex asks once after a ChatGPT login: that its account may be used from anywhere."""
+    """What Codex asks once after a ChatGPT login: that its account may be used from anywhere.
+
+    Raises CallError where a reply is asked for.
+    """
+    if (name := _stored(request)) is not None:
+        raise CallError("not_found", f"Response with id '{name}' not found.")
     account = {"id": request.headers.get(ACCOUNT_HEADER, "local")}
     everywhere = dict.fromkeys(("workspace_backend_origin", "account_routing_override"), "NO_CONSTRAINT")
     return {"accounts": [{**account, **everywhere}]}

@@ -13,6 +13,7 @@ from mitmproxy.proxy.mode_specs import ReverseMode
 from mitmproxy.tls import TlsData
 
 from polar_mitm.capture.record import Call, Delivery
+from polar_mitm.capture.session import new_call_id
 from polar_mitm.chat import CallError, Json
 from polar_mitm.json_text import dumps
 from polar_mitm.providers import PROVIDERS, Provider, Request, Route, recognise, speaker
@@ -129,10 +130,19 @@ class Intercept:
         except Exception:  # the border: whatever broke, the client gets an answer in its own form
             logger.exception("polar: %s failed", printable(f"{request.method} {request.path}"))
             flow.response = self._broke(flow, found[0] if found else speaker(request))
+        self._name_request(flow, found[0] if found else speaker(request))
+
+    def _name_request(self, flow: http.HTTPFlow, provider: Provider) -> None:
+        """Give the answer the id that its provider's SDK shows: that of the call, where it is one."""
+        if flow.response and provider.REQUEST_ID_HEADER:
+            waiting = self.waiting.get(flow.id)
+            call_id = waiting.exchange.call.identity.call_id if waiting else new_call_id()
+            flow.response.headers[provider.REQUEST_ID_HEADER] = f"req_{call_id.removeprefix('call_')}"
 
     def responseheaders(self, flow: http.HTTPFlow) -> None:
         waiting = self.waiting.get(flow.id)
         if waiting and waiting.scheme and flow.response:
+            self._name_request(flow, waiting.exchange.provider)
             flow.response.stream = waiting.passing
             # The loopback closes its connection after each answer; the client may keep its own.
             flow.response.headers.pop("connection", None)

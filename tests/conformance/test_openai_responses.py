@@ -5,7 +5,7 @@ from typing import Any
 
 import httpx2
 import pytest
-from openai import AsyncOpenAI, AuthenticationError, BadRequestError, InternalServerError
+from openai import AsyncOpenAI, AuthenticationError, BadRequestError, InternalServerError, NotFoundError
 from openai.types.responses import Response
 
 from tests.conformance.conftest import Front
@@ -135,6 +135,9 @@ async def test_errors_are_the_sdks_own_classes(stage: Staged) -> None:
             await client.responses.create(**ASKED)
         with pytest.raises(BadRequestError, match="resp_1"):
             await client.responses.create(**ASKED, previous_response_id="resp_1")
+        for asked in (client.responses.retrieve, client.responses.cancel, client.responses.delete):
+            with pytest.raises(NotFoundError, match="Response with id 'resp_1' not found"):
+                await asked("resp_1")
         async with sdk(on, "wrong") as stranger:
             with pytest.raises(AuthenticationError, match="no open session"):
                 await stranger.responses.create(**ASKED)

@@ -156,6 +156,8 @@ def test_snake_case_is_read_like_camel_case() -> None:
         ("/v1beta/models/gemini-3-pro:generateContent", Route("generate", "gemini-3-pro", False, "json-array")),
         ("/v1/models/gemini-3-pro:streamGenerateContent", Route("generate", "gemini-3-pro", True, "json-array")),
         ("/s/ses_1/v1beta/models/org%2Fqwen:streamGenerateContent", Route("generate", "org/qwen", True, "json-array")),
+        ("/s/ses_1/v1beta/models/org/qwen-7b:generateContent", Route("generate", "org/qwen-7b", False, "json-array")),
+        ("/v1beta/models/qwen:7b:countTokens", Route("count", "qwen:7b")),
         (
             "/v1/projects/p/locations/eu/publishers/google/models/gemini:generateContent",
             Route("generate", "gemini", False, "json-array"),

@@ -25,6 +25,7 @@ NO_WARNINGS = pytest.mark.filterwarnings("error", "ignore:Inheritance class Aioh
         ("127.0.0.1", {}, "/s/ses_1/v1beta/models/gemini-3-pro", Route("models", model="gemini-3-pro")),
         ("generativelanguage.googleapis.com", {}, "/v1/models", Route("models")),
         ("127.0.0.1", KEY, "/v1/models/org%2Fbig", Route("models", model="org/big")),
+        ("127.0.0.1", {}, "/v1beta/models/org/big", Route("models", model="org/big")),
         ("127.0.0.1", {}, "/v1/models", None),
         ("api.openai.com", {}, "/v1/models/gpt-5.5", None),
         ("127.0.0.1", KEY, "/v1/files", None),

@@ -156,17 +156,37 @@ WHOLE = reply(
         ("POST", "/s/ses_1/v1/responses", True),
         ("GET", "/v1/responses", False),
         ("POST", "/v1/responses/compact", True),
-        ("GET", "/v1/responses/resp_1", False),
-        ("POST", "/v1/responses/resp_1/cancel", False),
-        ("DELETE", "/v1/responses/resp_1", False),
-        ("GET", "/v1/responses/resp_1/input_items", False),
+        ("POST", "/v1/responses/resp_1", False),
+        ("GET", "/v1/responses/resp_1/cancel", False),
         ("POST", "/v1/myresponses", False),
         ("POST", "/v1/chat/completions", False),
     ],
 )
-def test_stored_replies_are_nobodys_path_and_calls_are_posts(method: str, path: str, known: bool) -> None:
+def test_calls_are_posts(method: str, path: str, known: bool) -> None:
     route = openai_responses.recognise(Request(method, "example.org", path))
     assert route == (Route("generate") if known else None)
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "/v1/responses/resp_1"),
+        ("DELETE", "/v1/responses/resp_1/"),
+        ("POST", "/v1/responses/resp_1/cancel"),
+        ("GET", "/backend-api/codex/responses/resp_1/input_items"),
+    ],
+)
+def test_a_stored_reply_is_not_found_in_the_services_words(method: str, path: str) -> None:
+    request = Request(method, "example.org", path)
+    assert openai_responses.recognise(request) == Route("fixed")
+    with pytest.raises(CallError, match=r"^Response with id 'resp_1' not found\.$") as raised:
+        openai_responses.fixed(request)
+    assert openai_responses.error(raised.value)[0] == 404
+
+
+def test_a_socket_is_no_question_for_a_stored_reply() -> None:
+    request = Request("GET", "example.org", "/v1/responses/x", headers={"upgrade": "websocket"})
+    assert openai_responses.recognise(request) is None
 
 
 def test_P078_a_second_turn_as_codex_sends_it_becomes_this_chat() -> None:

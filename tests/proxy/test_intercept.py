@@ -100,7 +100,7 @@ async def test_a_body_in_every_known_coding_is_read(coding: str, stage: Staged) 
 NOT_FOUND: list[tuple[Ask, str, Any]] = [
     (ANTHROPIC, "/v1/messages/batches", "not_found_error"),
     (CHAT, "/v1/embeddings", "invalid_request_error"),
-    (RESPONSES, "/v1/responses/resp_1/cancel", "invalid_request_error"),
+    (RESPONSES, "/v1/responses/resp_1/nothing", "invalid_request_error"),
     (GOOGLE, "/v1beta/models/gemini-9:embedContent", "NOT_FOUND"),
 ]
 
