@@ -17,7 +17,7 @@ from polar_mitm.providers.openai_common import (
 from polar_mitm.providers.openai_responses_compaction import is_trigger, recalled
 from polar_mitm.providers.openai_responses_fates import FATES, HOSTED_ITEMS, IDLE
 from polar_mitm.providers.openai_responses_seal import unseal
-from polar_mitm.providers.openai_responses_tools import Toolbox, history_call
+from polar_mitm.providers.openai_responses_tools import Toolbox
 from polar_mitm.providers.openai_responses_typed import patch_result, shell_result
 from polar_mitm.providers.openai_transcript import Transcript
 
@@ -72,11 +72,11 @@ def _read_item(item: Fields, reading: Reading) -> None:
         case "message":
             _read_message(item, transcript, notes)
         case "function_call" | "custom_tool_call":
-            transcript.continue_assistant(Assistant(tool_calls=(history_call(item),)))
+            transcript.continue_assistant(Assistant(tool_calls=(reading.toolbox.history_call(item),)))
         case "local_shell_call" | "shell_call" | "apply_patch_call" | "tool_search_call":
             if (action := item.child("action")) is not None:
                 note_fates(notes, action, FATES, IDLE, within="input.*.action")
-            transcript.continue_assistant(Assistant(tool_calls=(history_call(item),)))
+            transcript.continue_assistant(Assistant(tool_calls=(reading.toolbox.history_call(item),)))
         case "reasoning":
             if reasoning := _replayed_reasoning(item, notes):
                 transcript.continue_assistant(Assistant(reasoning=reasoning))

@@ -6,6 +6,7 @@ client executes, and replayed calls are translated the same way. Hosted tools, w
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from itertools import count
 
 from polar_mitm.chat import Json, Tool, ToolCall, ToolChoice, tool_wire
 from polar_mitm.providers.common import Notes, sent_arguments
@@ -33,6 +34,11 @@ class Declared:
     grammar: str = ""
     """Of a custom tool; empty where it takes any text."""
 
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """What tells one tool from another."""
+        return self.kind, self.name, self.namespace
+
 
 class Toolbox:
     """The tools of one request, by the name that the model calls them."""
@@ -41,6 +47,7 @@ class Toolbox:
         self._notes = notes
         self._tools: dict[str, Tool] = {}
         self._declared: dict[str, Declared] = {}
+        self._names: dict[tuple[str, str, str], str] = {}
 
     @property
     def tools(self) -> tuple[Tool, ...]:
@@ -51,7 +58,7 @@ class Toolbox:
         return self._declared
 
     def add(self, tools: Iterable[Fields]) -> None:
-        for tool, declared in self._read(tools):
+        for tool, declared in map(self._named, self._read(tools)):
             if self._tools.get(tool.name, tool) != tool:
                 self._notes.add(f"tools.{tool.name}", "declared more than once; the last declaration counts")
             self._tools[tool.name] = tool
@@ -64,10 +71,35 @@ class Toolbox:
         change the prompt's prefix.
         """
         lines = []
-        for tool, declared in self._read(tools):
+        for tool, declared in map(self._named, self._read(tools)):
             self._declared.setdefault(tool.name, declared)
             lines.append(written(tool_wire(tool)))
         return "\n".join(lines) or "No tools were found."
+
+    def _named(self, read: tuple[Tool, Declared]) -> tuple[Tool, Declared]:
+        """The tool under a name that no other has: tools that are told apart by type or namespace may share one."""
+        tool, declared = read
+        names = (f"{tool.name}_{number}" if number > 1 else tool.name for number in count(1))
+        known = self._names.get(declared.key)
+        name = known or next(name for name in names if name not in self._declared)
+        self._names[declared.key] = name
+        return replace(tool, name=name), declared
+
+    def history_call(self, item: Fields) -> ToolCall:
+        """A replayed call as the model made it. Raises CallError for an item that is no call."""
+        call_id, kind = item.text("call_id"), item.text("type").removesuffix("_call").removesuffix("_tool")
+        match item.text("type"):
+            case "function_call":
+                arguments = item.text("arguments")
+            case "custom_tool_call":
+                arguments = freeform_arguments(item.text("input"))
+            case typed if typed in CALLS:
+                name, arguments = replayed(item)
+                return ToolCall(call_id, self._names.get((kind, name, ""), name), arguments)
+            case other:
+                raise item.error("type", f"{other!r} is no call")
+        name, namespace = item.text("name"), item.text_or("namespace")
+        return ToolCall(call_id, self._names.get((kind, name, namespace), flat_name(name, namespace)), arguments)
 
     def _read(self, tools: Iterable[Fields]) -> Iterable[tuple[Tool, Declared]]:
         for fields in tools:
@@ -121,6 +153,8 @@ class Toolbox:
         namespace = choice.text_or("namespace")
         for flat, declared in self._declared.items():
             if (declared.kind, declared.name) == (kind, name) and namespace in ("", declared.namespace):
+                if flat not in self._tools:
+                    raise choice.error("name", f"{name!r} was found by a search; only a tool of `tools` can be forced")
                 return flat
         raise choice.error("name", f"no {kind} tool named {name!r} is declared")
 
@@ -140,21 +174,6 @@ def _declaration(fields: Fields, namespace: str) -> tuple[Tool, Declared]:
     definition = grammar.text("definition") if grammar else ""
     tool = freeform_tool(fields, flat_name(name, namespace), grammar)
     return tool, Declared("custom", name, namespace, definition)
-
-
-def history_call(item: Fields) -> ToolCall:
-    """A replayed call as the model made it. Raises CallError for an item that is no call."""
-    call_id = item.text("call_id")
-    match item.text("type"):
-        case "function_call":
-            return ToolCall(call_id, flat_name(item.text("name"), item.text_or("namespace")), item.text("arguments"))
-        case "custom_tool_call":
-            name = flat_name(item.text("name"), item.text_or("namespace"))
-            return ToolCall(call_id, name, freeform_arguments(item.text("input")))
-        case kind if kind in CALLS:
-            return ToolCall(call_id, *replayed(item))
-        case kind:
-            raise item.error("type", f"{kind!r} is no call")
 
 
 def call_item(call: ToolCall, declared: Mapping[str, Declared], item_id: str, whole: bool) -> Json:
