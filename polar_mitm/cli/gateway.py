@@ -1,16 +1,19 @@
 """`polar gateway serve`: a node that runs sessions for a rollout server."""
 
-import asyncio
-import os
+import logging
 import socket
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.logging import RichHandler
 
-from polar_mitm.cli.shell import BAD_USAGE, err, run_async, tell
+from polar_mitm.cli.shell import NOT_READY, err, exit_codes, out, run_async, tell
+from polar_mitm.rollout.server.settings import SettingsError, secret
 
 app = typer.Typer(help="A node that runs sessions for a rollout server.", no_args_is_help=True)
+
+TOKEN = "POLAR_ROLLOUT_TOKEN"
 
 
 @app.callback()
@@ -22,51 +25,67 @@ def gateway() -> None:
 def serve(
     server_url: Annotated[str, typer.Option("--server-url", help="The rollout server.")],
     engine_url: Annotated[str, typer.Option("--engine-url", help="The vLLM that answers the sessions' calls.")],
-    state: Annotated[Path, typer.Option(help="Folder of the sessions; it outlives the process.")] = Path("gateway"),
+    state: Annotated[Path, typer.Option(help="Folder of the sessions; it outlives the process.", file_okay=False)] = (
+        Path("gateway")
+    ),
     name: Annotated[str | None, typer.Option(help="Name of this node. [default: the machine's]")] = None,
-    host: Annotated[str, typer.Option(help="Address to listen at.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen at; 0 takes a free one.")] = 0,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 picks a free one.")] = 0,
     url: Annotated[str | None, typer.Option(help="Where the server reaches this node, if elsewhere.")] = None,
-    scenarios: Annotated[Path | None, typer.Option(help="Folder of scenarios that requests may name.")] = None,
+    scenarios: Annotated[
+        Path | None, typer.Option(help="Folder of scenarios that requests may name.", exists=True, file_okay=False)
+    ] = None,
     running: Annotated[int, typer.Option(min=1, help="Sessions that run at once.")] = 4,
     ready: Annotated[int, typer.Option(min=0, help="Sessions that stand prepared beside them.")] = 2,
     preparing: Annotated[int, typer.Option(min=1, help="Sessions that are prepared at once.")] = 2,
     grading: Annotated[int, typer.Option(min=1, help="Sessions that are graded at once.")] = 2,
     waiting: Annotated[int, typer.Option(min=0, help="Sessions in line here before that.")] = 16,
+    policy_version: Annotated[
+        str | None, typer.Option(help="Of the weights that the engine serves; tasks may ask for one.")
+    ] = None,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep sessions' folders once the server has them.")] = False,
     token_file: Annotated[
-        Path | None, typer.Option(help="File with the rollout server's token. [default: $POLAR_ROLLOUT_TOKEN]")
+        Path | None, typer.Option(help=f"File with the rollout server's token; else ${TOKEN}.", dir_okay=False)
     ] = None,
 ) -> None:
     """Run sessions for a rollout server until Ctrl-C; what was not delivered then is delivered by the next start."""
-    token = token_file.read_text().strip() if token_file else os.environ.get("POLAR_ROLLOUT_TOKEN", "")
-    if not token:
-        tell(err, "polar: no token: name --token-file, or set $POLAR_ROLLOUT_TOKEN", style="red")
-        raise typer.Exit(BAD_USAGE)
+    try:
+        from polar_mitm.rollout.gateway.node import Node
+        from polar_mitm.rollout.gateway.settings import Settings, Workers
+    except ModuleNotFoundError as missing:
+        tell(err, f"polar: {missing.name} is not installed: pip install 'polar-mitm[rollout]'", style="red")
+        raise typer.Exit(NOT_READY) from missing
     from polar_mitm.engine.client import Engine
-    from polar_mitm.rollout.gateway.node import Node
-    from polar_mitm.rollout.gateway.settings import Settings, Workers
 
-    workers = Workers(preparing, ready, running, grading, waiting)
+    logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[RichHandler(console=err, show_path=False)])
+    for loud in ("uvicorn", "mitmproxy", "asyncio"):
+        logging.getLogger(loud).setLevel(logging.WARNING)
+    with exit_codes():
+        for option, given in (("--server-url", server_url), ("--engine-url", engine_url), ("--url", url)):
+            if given is not None and not given.startswith(("http://", "https://")):
+                raise SettingsError(f"{option} {given!r}: expected a URL that begins with http:// or https://")
+        token = secret("token", token_file, TOKEN)
+        if token is None:
+            raise SettingsError(f"no token: name --token-file, or set ${TOKEN} to the rollout server's token")
     settings = Settings(
         server_url=server_url,
         token=token,
         engine_url=engine_url,
         state=state.absolute(),
-        scenarios=scenarios,
+        scenarios=scenarios.absolute() if scenarios else None,
         host=host,
         port=port,
         url=url,
-        workers=workers,
+        workers=Workers(preparing, ready, running, grading, waiting),
+        policy_version=policy_version,
+        keep=keep,
         name=name or socket.gethostname(),
     )
 
     async def main() -> None:
         async with Engine(settings.engine_url) as engine:
-            node = Node(settings, engine)
-            tell(err, f"gateway {settings.name}: {workers.running} at once, engine {engine.capabilities.model}")
-            await node.serve()
+            model = engine.capabilities.model
+            told = f"gateway   {settings.name}, {running} sessions at once, model {model}"
+            await Node(settings, engine).serve(lambda at: tell(out, f"{told}\nlistens   {at}"))
 
-    try:
-        run_async(main)
-    except asyncio.CancelledError:
-        return
+    run_async(main)

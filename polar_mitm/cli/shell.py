@@ -23,6 +23,7 @@ from polar_mitm.json_text import dumps
 from polar_mitm.proxy.lines import printable
 from polar_mitm.proxy.master import ProxyFailed
 from polar_mitm.proxy.saved import FlowFileError
+from polar_mitm.rollout.gateway.problems import Displaced, RegistrationRefused
 from polar_mitm.rollout.replay import ReplayError
 from polar_mitm.rollout.resume import RunBusy
 from polar_mitm.rollout.run import NotReady
@@ -61,6 +62,8 @@ EXIT_CODES: dict[type[Exception], int] = {
     RunBusy: NOT_READY,
     SettingsError: BAD_USAGE,
     StoreUnusable: NOT_READY,
+    Displaced: FAILED,
+    RegistrationRefused: NOT_READY,
     TrajectoryError: FAILED,
     LedgerError: FAILED,
     ExportFailed: FAILED,

@@ -44,6 +44,7 @@ _COUNT_S: Final = 60.0
 """vLLM counts 120,000 tokens in 0.4 s on two idle cores; the rest is for a machine that is busy sampling."""
 _RECOUNT_S: Final = 10.0
 """For the true length of a prompt that was refused: the client waits for its error meanwhile."""
+_HEALTH_S: Final = 5.0
 
 
 class Engine:
@@ -111,6 +112,14 @@ class Engine:
     async def close(self) -> None:
         """Close all connections; calls still running fail as engine errors. Safe to call twice."""
         await self._transport.close()
+
+    async def healthy(self) -> bool:
+        """Whether the server says, within a few seconds, that it can answer."""
+        try:
+            async with asyncio.timeout(_HEALTH_S):
+                return (await self._transport.get("/health")).status == 200
+        except (CallError, TimeoutError):
+            return False
 
     async def chat(
         self,

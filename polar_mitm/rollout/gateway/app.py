@@ -34,16 +34,15 @@ def make_app(pipeline: Pipeline, token: str, incarnation: str) -> FastAPI:
     @app.post("/v1/sessions", status_code=202, dependencies=guarded)
     async def take(assignment: Assignment) -> Accepted:
         """Take a session, once: asked again, the answer is the same."""
-        known = pipeline.held.get(assignment.session_id)
-        if known is None and assignment.incarnation != incarnation:
+        if pipeline.stage(assignment.session_id) is None and assignment.incarnation != incarnation:
             raise HTTPException(409, f"this gateway is {incarnation}, and the session is for {assignment.incarnation}")
         try:
-            held = pipeline.take(assignment)
+            stage = pipeline.take(assignment)
         except Busy as error:
             raise HTTPException(429, str(error)) from error
         except Draining as error:
             raise HTTPException(503, str(error)) from error
-        return Accepted(session_id=assignment.session_id, stage=held.stage)
+        return Accepted(session_id=assignment.session_id, stage=stage)
 
     @app.delete("/v1/sessions/{session_id}", status_code=202, dependencies=guarded)
     async def end(session_id: str) -> Response:

@@ -2,128 +2,213 @@
 
 import asyncio
 import logging
+import random
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
+import aiohttp
 import fsspec
-import httpx
+import orjson
 from pydantic import BaseModel, ValidationError
 
 from polar_mitm.client.nodes import Heartbeat, HeartbeatReply, Registered, Registration, Report, Reported
-from polar_mitm.rollout.gateway.reporting import KEPT
+from polar_mitm.rollout.gateway.problems import Displaced, RegistrationRefused, Unregistered
 
 logger = logging.getLogger(__name__)
 
 FIRST_PAUSE_S = 0.5
-LONGEST_PAUSE_S = 30.0
+LONGEST_PAUSE_S = 10.0
+ANSWER_S = 30.0
+"""For one request; a file may take as long as it moves."""
+PIECE = 1 << 20
+"""Bytes of a file that are read at once."""
+PASSING = (401, 403, 404, 408, 409, 425, 429)
+"""Refusals of a report that an operator can mend: a token, a path of a reverse proxy."""
 
 
-class Displaced(Exception):
-    """Another process has this gateway's name now: this one is to end."""
+class Answered(Exception):
+    """An answer that is no success."""
 
-
-class Unregistered(Exception):
-    """The server does not know this gateway any more."""
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(f"{status} {text}")
+        self.status, self.text = status, text
 
 
 class Link:
-    """An async context: one HTTP client, every request with the token."""
+    """One HTTP client, every request with the token. `close` at the end."""
 
     def __init__(self, server_url: str, token: str, name: str) -> None:
         self.name = name
         self.url = server_url.rstrip("/")
-        self._http = httpx.AsyncClient(
-            base_url=self.url, headers={"Authorization": f"Bearer {token}"}, timeout=30.0, trust_env=False
-        )
+        self._headers = {"Authorization": f"Bearer {token}"}
+        self._session: aiohttp.ClientSession | None = None
         self.store_url: str | None = None
         """Where files go, when the server says so; None: to the server itself."""
 
     async def close(self) -> None:
-        await self._http.aclose()
+        if self._session:
+            await self._session.close()
 
     async def register(self, registration: Callable[[], Registration]) -> Registered:
-        """Register, for as long as it takes. A refusal that will not change is raised as httpx.HTTPStatusError."""
-        pause = FIRST_PAUSE_S
+        """Register, for as long as it takes. Raises RegistrationRefused."""
+        pauses = _Pauses()
         while True:
             try:
                 registered = await self._post("/v1/gateways", registration(), Registered)
+            except Answered as error:
+                if error.status < 500 and error.status not in (408, 425, 429):
+                    where = f"the rollout server at {self.url} refuses gateway {self.name}"
+                    raise RegistrationRefused(f"{where}: {error.text}") from error
+                trouble: Exception = error
+            except (aiohttp.ClientError, TimeoutError, OSError, ValidationError) as error:
+                trouble = error
+            else:
                 self.store_url = registered.store_url
                 return registered
-            except httpx.HTTPStatusError as error:
-                if error.response.status_code < 500 and error.response.status_code != 429:
-                    raise
-                trouble: Exception = error
-            except (httpx.HTTPError, ValidationError) as error:
-                trouble = error
-            logger.warning("the rollout server at %s does not answer: %s", self.url, trouble)
-            await asyncio.sleep(pause)
-            pause = min(LONGEST_PAUSE_S, pause * 2)
+            logger.warning("the rollout server at %s does not register this gateway: %s", self.url, _short(trouble))
+            await pauses.next()
 
-    async def beat(self, heartbeat: Heartbeat) -> HeartbeatReply:
-        """Raises Unregistered, Displaced and httpx.HTTPError."""
+    async def beat(self, heartbeat: Heartbeat, *, seconds: float) -> HeartbeatReply | None:
+        """None when there was no answer in time. Raises Unregistered and Displaced."""
         try:
-            return await self._post(f"/v1/gateways/{self.name}/heartbeat", heartbeat, HeartbeatReply)
-        except httpx.HTTPStatusError as error:
-            match error.response.status_code:
+            return await self._post(f"/v1/gateways/{self.name}/heartbeat", heartbeat, HeartbeatReply, seconds=seconds)
+        except Answered as error:
+            match error.status:
                 case 404:
                     raise Unregistered from error
                 case 409:
-                    raise Displaced from error
-            raise
+                    raise Displaced(
+                        f"another process has registered as gateway {self.name}: give each a --name"
+                    ) from error
+            trouble: Exception = error
+        except (aiohttp.ClientError, TimeoutError, OSError, ValidationError) as error:
+            trouble = error
+        logger.warning("a heartbeat was not answered: %s", _short(trouble))
+        return None
 
     async def leave(self, incarnation: str) -> None:
         """Say that this gateway stops in order; the server may be gone as well."""
         try:
-            await self._http.post(f"/v1/gateways/{self.name}/leave", json={"incarnation": incarnation})
-        except httpx.HTTPError as error:
-            logger.warning("the rollout server was not told that this gateway stops: %s", error)
+            async with self._open().post(
+                f"{self.url}/v1/gateways/{self.name}/leave", json={"incarnation": incarnation}, timeout=_within(5.0)
+            ):
+                pass
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            logger.warning("the rollout server was not told that this gateway stops: %s", _short(error))
 
     async def deliver(self, folder: Path | None, task_id: str, report: Report) -> Reported:
-        """Bring the files where they belong and report, again and again until the server has answered."""
-        pause, began = FIRST_PAUSE_S, time.monotonic()
+        """Bring the files where they belong and report, again and again until the server has answered.
+
+        A file that the server does not take is left out of the report, which says so.
+        """
+        pauses, began = _Pauses(), time.monotonic()
+        delivered: set[str] = set()
         while True:
             try:
                 if folder is not None:
-                    report = await self._files(folder, task_id, report)
+                    report = await self._files(folder, task_id, report, delivered)
                 return await self._post(f"/v1/sessions/{report.session_id}/report", report, Reported)
-            except httpx.HTTPStatusError as error:
-                status = error.response.status_code
-                if status < 500 and status not in (401, 403, 404, 408, 409, 429):
-                    logger.error("session %s: its report is refused: %s", report.session_id, error.response.text)
+            except Answered as error:
+                if error.status < 500 and error.status not in PASSING:
+                    logger.error("session %s: its report is refused, and stays here: %s", report.session_id, error)
                     return Reported(outcome="unknown")
                 trouble: Exception = error
-            except (httpx.HTTPError, OSError, ValidationError) as error:
+            except (aiohttp.ClientError, TimeoutError, OSError, ValidationError) as error:
                 trouble = error
             waited = time.monotonic() - began
-            logger.warning("session %s is not delivered after %.0f s: %s", report.session_id, waited, trouble)
-            await asyncio.sleep(pause)
-            pause = min(LONGEST_PAUSE_S, pause * 2)
+            logger.warning("session %s is not delivered after %.0f s: %s", report.session_id, waited, _short(trouble))
+            await pauses.next()
 
-    async def _files(self, folder: Path, task_id: str, report: Report) -> Report:
-        names = [file.name for file in report.files if file.name in KEPT]
+    async def _files(self, folder: Path, task_id: str, report: Report, delivered: set[str]) -> Report:
         if self.store_url is not None:
             target = f"{self.store_url.rstrip('/')}/{task_id}/{report.session_id}"
-            await asyncio.to_thread(_store, folder, names, target)
+            await asyncio.to_thread(_store, folder, [file.name for file in report.files], target)
             return report.model_copy(update={"files_url": target})
-        for name in names:
-            path = f"/v1/sessions/{report.session_id}/files/{name}"
-            answer = await self._http.put(path, content=_pieces(folder / name), timeout=600.0)
-            answer.raise_for_status()
-        return report
+        kept = []
+        for file in report.files:
+            if file.name not in delivered and not await self._put(folder / file.name, report.session_id):
+                continue
+            delivered.add(file.name)
+            kept.append(file)
+        return report.model_copy(update={"files": kept})
 
-    async def _post[Answer: BaseModel](self, path: str, body: BaseModel, answer: type[Answer]) -> Answer:
-        response = await self._http.post(
-            path, content=body.model_dump_json(), headers={"Content-Type": "application/json"}
-        )
-        response.raise_for_status()
-        return answer.model_validate_json(response.content)
+    async def _put(self, path: Path, session_id: str) -> bool:
+        """Whether the server took it. One that is gone, or that it says is too large or badly named, is not sent."""
+        if not await asyncio.to_thread(path.is_file):
+            logger.error("session %s: %s is gone", session_id, path)
+            return False
+        where = f"{self.url}/v1/sessions/{session_id}/files/{path.name}"
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=ANSWER_S, sock_read=120.0)
+        async with self._open().put(where, data=_pieces(path), timeout=timeout, allow_redirects=False) as answer:
+            if answer.status < 300:
+                return True
+            text = (await answer.content.read(2000)).decode(errors="replace")
+            if answer.status in (
+                404,
+                413,
+                422,
+            ):  # 404: the server does not know the session, which the report will tell
+                logger.error("session %s: %s is not taken: %s %s", session_id, path.name, answer.status, text)
+                return False
+            raise Answered(answer.status, text)
+
+    async def _post[Answer: BaseModel](
+        self, path: str, body: BaseModel, answer: type[Answer], *, seconds: float = ANSWER_S
+    ) -> Answer:
+        async with self._open().post(
+            self.url + path,
+            data=body.model_dump_json().encode(),
+            headers={"Content-Type": "application/json"},
+            timeout=_within(seconds),
+            allow_redirects=False,
+        ) as response:
+            content = await response.read()
+            if response.status >= 300:
+                raise Answered(response.status, _words(content))
+        return answer.model_validate_json(content)
+
+    def _open(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                headers=self._headers, connector=aiohttp.TCPConnector(limit=64, keepalive_timeout=5)
+            )
+        return self._session
 
 
-async def _pieces(path: Path):  # type: ignore[no-untyped-def]  # an async generator that httpx reads
+class _Pauses:
+    """Longer and longer, and never the same for two that began at once."""
+
+    def __init__(self) -> None:
+        self._pause = FIRST_PAUSE_S
+
+    async def next(self) -> None:
+        await asyncio.sleep(self._pause * random.uniform(0.5, 1.0))
+        self._pause = min(LONGEST_PAUSE_S, self._pause * 2)
+
+
+def _short(trouble: Exception) -> str:
+    return str(trouble) or type(trouble).__name__
+
+
+def _within(seconds: float) -> aiohttp.ClientTimeout:
+    return aiohttp.ClientTimeout(total=seconds)
+
+
+def _words(content: bytes) -> str:
+    """What an error's body says, in the form of the API or any other."""
+    try:
+        found: Any = orjson.loads(content)
+        return str(found["error"]["message"])
+    except (ValueError, KeyError, TypeError):
+        return content[:500].decode(errors="replace")
+
+
+async def _pieces(path: Path) -> AsyncIterator[bytes]:
     file = await asyncio.to_thread(path.open, "rb")
     try:
-        while piece := await asyncio.to_thread(file.read, 1 << 20):
+        while piece := await asyncio.to_thread(file.read, PIECE):
             yield piece
     finally:
         file.close()

@@ -1,6 +1,7 @@
 """From an assignment to a session that is open at this gateway's proxy."""
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from polar_mitm.harnesses.window import too_long
 from polar_mitm.prompts import Tokens
 from polar_mitm.proxy.border import Border
 from polar_mitm.proxy.master import EmbeddedProxy
+from polar_mitm.rollout.gateway.problems import CannotOpen
 from polar_mitm.rollout.sample import Job, Sample
 from polar_mitm.rollout.ways_in import refusal
 from polar_mitm.sandboxes import SANDBOXES
@@ -22,9 +24,8 @@ from polar_mitm.tasks.reading import bundled, load
 from polar_mitm.tasks.scenario import Scenario
 from polar_mitm.tasks.task_set import Task
 
-
-class CannotOpen(Exception):
-    """The assignment can't be run on this gateway; says why."""
+type Make = Callable[[Job, Task, int, int, str], Sample]
+"""Makes the sample of a job and a task: its number, its attempt, its session's id. It opens the session."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -38,6 +39,7 @@ class Opening:
     scenarios: Path | None
     tokens: Tokens
     tokens_reason: str | None
+    make: Make = Sample
 
     async def __call__(self, assignment: Assignment) -> Sample:
         """Raises CannotOpen, ScenarioError, HarnessMissing and OSError."""
@@ -64,13 +66,16 @@ class Opening:
         )
         instruction = assignment.instruction or scenario.instruction_text
         task = Task(assignment.task_id, instruction, dict(assignment.data))
-        return Sample(job, task, assignment.sample, assignment.attempt, assignment.session_id)
+        return self.make(job, task, assignment.sample, assignment.attempt, assignment.session_id)
 
     def _scenario(self, assignment: Assignment) -> Scenario:
         """Its fields come in the assignment, or it names a file that this gateway has."""
         changes: dict[str, object] = dict(assignment.changes)
         if isinstance(assignment.scenario, str):
-            return load(self._named(assignment.scenario), changes)
+            scenario = load(self._named(assignment.scenario), changes)
+            if scenario.tasks is not None and assignment.instruction is None:
+                raise CannotOpen(f"scenario {scenario.name} is a set of tasks: say which, by `instruction` and `data`")
+            return scenario
         path = self.assignments / f"{assignment.session_id}.yaml"
         fields = dict(assignment.scenario)
         if assignment.instruction is not None:

@@ -7,22 +7,43 @@ of running is the agent's; a session over another one was not let run, or not gr
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Protocol
 
+from polar_mitm.capture.session import Ending, SessionFolder, SessionLog, SessionRecord
 from polar_mitm.client.models import Stage, StageTimes
 from polar_mitm.client.nodes import Assignment
 from polar_mitm.rollout.gateway.settings import Workers
-from polar_mitm.rollout.sample import Sample
 from polar_mitm.sandboxes.base import to_the_end
 
 logger = logging.getLogger(__name__)
 
-type Open = Callable[[Assignment], Awaitable[Sample]]
+REMEMBERED = 100_000
+"""Sessions that have been here and are never begun again, however late a copy of their assignment comes."""
+
+
+class Attempt(Protocol):
+    """What the stages need of a `polar_mitm.rollout.sample.Sample`."""
+
+    folder: SessionFolder
+    log: SessionLog
+
+    @property
+    def exit_code(self) -> int | None: ...
+    async def prepare(self) -> None: ...
+    async def run(self, timeout_s: float | None = None) -> None: ...
+    async def grade(self) -> None: ...
+    async def ungraded(self, why: str) -> SessionRecord: ...
+    async def close(self, status: Ending, reason: str | None = None, exit_code: int | None = None) -> SessionRecord: ...
+    async def failed(self, error: Exception) -> SessionRecord: ...
+
+
+type Open = Callable[[Assignment], Awaitable[Attempt]]
 """Opens the session of an assignment. Raises what says that it can't be."""
-type Done = Callable[["Held"], Coroutine[Any, Any, None]]
+type Done = Callable[["Held"], None]
 """Told of a session that has come to its end, whatever that is."""
 
 
@@ -49,10 +70,10 @@ class Held:
     assignment: Assignment
     stage: Stage = "waiting"
     times: StageTimes = field(default_factory=StageTimes)
-    sample: Sample | None = None
+    sample: Attempt | None = None
     ended_in: Stage = "waiting"
     trouble: str | None = None
-    """Why there is no session folder: it could not be opened."""
+    """Why there is no session folder: it could not be opened, or waited for too long."""
     cancelled: bool = False
     task: asyncio.Task[None] | None = None
     _waiting_left: float | None = None
@@ -93,8 +114,12 @@ class Pipeline:
         self.workers = workers
         self.held: dict[str, Held] = {}
         self.draining = False
+        """The server wants it so."""
+        self.unfit: str | None = None
+        """Why no session can be run here for now."""
         self._open = open_sample
         self._done = done
+        self._past: OrderedDict[str, None] = OrderedDict()
         self._preparing = asyncio.Semaphore(workers.preparing)
         self._ahead = asyncio.Semaphore(workers.running + workers.ready)
         self._running = asyncio.Semaphore(workers.running)
@@ -104,17 +129,26 @@ class Pipeline:
     def stages(self) -> dict[str, Stage]:
         return {session_id: held.stage for session_id, held in self.held.items()}
 
-    def take(self, assignment: Assignment) -> Held:
-        """Begin a session, once: one that is held already is returned as it is. Raises Busy and Draining."""
-        if held := self.held.get(assignment.session_id):
-            return held
+    def stage(self, session_id: str) -> Stage | None:
+        """Of a session that is here or was; None of one that never was."""
+        if held := self.held.get(session_id):
+            return held.stage
+        return "done" if session_id in self._past else None
+
+    def take(self, assignment: Assignment) -> Stage:
+        """Begin a session, once: one that is here, or was, stays as it is. Raises Busy and Draining."""
+        if stage := self.stage(assignment.session_id):
+            return stage
         if self.draining:
             raise Draining("this gateway is draining: it takes no more sessions")
+        if self.unfit:
+            raise Draining(f"this gateway can't run sessions for now: {self.unfit}")
         if sum(held.stage != "done" for held in self.held.values()) >= self.workers.capacity:
             raise Busy(f"this gateway holds {self.workers.capacity} sessions already")
         held = self.held[assignment.session_id] = Held(assignment)
         held.task = asyncio.create_task(self._go(held), name=assignment.session_id)
-        return held
+        held.task.add_done_callback(lambda task: self._ended(held, task))
+        return held.stage
 
     def hold(self, held: Held) -> None:
         """Hold a session of an earlier life, whose report was never answered."""
@@ -131,7 +165,11 @@ class Pipeline:
         return True
 
     def forget(self, session_id: str) -> None:
-        self.held.pop(session_id, None)
+        """Its report was answered."""
+        if self.held.pop(session_id, None):
+            self._past[session_id] = None
+            if len(self._past) > REMEMBERED:
+                self._past.popitem(last=False)
 
     async def close(self) -> None:
         """End every session that is not done, as cancelled."""
@@ -141,17 +179,21 @@ class Pipeline:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _go(self, held: Held) -> None:
-        """From the line to the end. The end is told whatever happens on the way, cancellation included."""
+        """From the line to the end, cancellation included."""
         try:
             await self._stages(held)
         except asyncio.CancelledError:
             if held.sample:
                 await to_the_end(held.sample.close("cancelled", "cancelled", held.sample.exit_code))
         except Exception as error:
-            await self._fail(held, error)
-        finally:
-            held.enter("done")
-            await to_the_end(self._done(held))
+            await to_the_end(self._fail(held, error))
+
+    def _ended(self, held: Held, task: asyncio.Task[None]) -> None:
+        """Whatever happened on the way, and also where it was cancelled before its first step."""
+        if not task.cancelled() and (error := task.exception()):
+            logger.error("session %s could not be closed", held.assignment.session_id, exc_info=error)
+        held.enter("done")
+        self._done(held)
 
     async def _stages(self, held: Held) -> None:
         budgets = held.assignment.budgets
@@ -165,8 +207,8 @@ class Pipeline:
             async with held.place(self._running):
                 held.enter("running")
                 await held.sample.run(budgets.running_s)
+        held.enter("grading")
         async with self._grading:
-            held.enter("grading")
             try:
                 async with _clock("grading", budgets.grading_s):
                     await held.sample.grade()
@@ -185,8 +227,12 @@ class Pipeline:
 
 @asynccontextmanager
 async def _clock(stage: str, seconds: float) -> AsyncIterator[None]:
+    """A TimeoutError from within is no matter of this clock, and passes."""
+    clock = asyncio.timeout(seconds)
     try:
-        async with asyncio.timeout(seconds):
+        async with clock:
             yield
     except TimeoutError as error:
+        if not clock.expired():
+            raise
         raise OverBudget(f"{stage} took longer than the {seconds:g} s that it may") from error

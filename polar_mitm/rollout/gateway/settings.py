@@ -42,4 +42,8 @@ class Settings:
     workers: Workers = Workers()
     tokens: Tokens | None = None
     """How prompts go to the engine; None is as it can."""
+    policy_version: str | None = None
+    """Of the weights that the engine serves, in the trainer's words."""
+    keep: bool = False
+    """Sessions' folders stay when the server has them."""
     labels: dict[str, str] = field(default_factory=dict)

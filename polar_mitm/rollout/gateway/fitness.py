@@ -1,0 +1,59 @@
+"""Whether sessions can be run here: there is room on the disk, and the engine answers."""
+
+import asyncio
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from polar_mitm.client.nodes import EngineState
+from polar_mitm.engine.client import Engine
+
+MIN_FREE = 512 * 1024 * 1024
+"""Bytes. Below this no session is begun: those that run need it for their calls."""
+PROBE = 64 * 1024
+"""Bytes that are written to find out; a quota does not show in the free space."""
+
+
+@dataclass(slots=True)
+class Fitness:
+    """What was found at the last look."""
+
+    engine: Engine
+    state: Path
+    policy_version: str | None = None
+    healthy: bool = True
+    room: str | None = None
+    """Why nothing can be written; None when it can."""
+
+    @property
+    def trouble(self) -> str | None:
+        return self.room or (None if self.healthy else f"the engine at {self.engine.url} does not answer")
+
+    async def look(self) -> None:
+        """A few seconds at most, where the engine hangs."""
+        self.healthy, self.room = await asyncio.gather(self.engine.healthy(), asyncio.to_thread(_room, self.state))
+
+    @property
+    def engines(self) -> list[EngineState]:
+        capabilities = self.engine.capabilities
+        return [
+            EngineState(
+                url=capabilities.url,
+                healthy=self.healthy,
+                model=capabilities.model,
+                policy_version=self.policy_version,
+            )
+        ]
+
+
+def _room(state: Path) -> str | None:
+    probe = state / ".probe"
+    try:
+        free = shutil.disk_usage(state).free
+        if free < MIN_FREE:
+            return f"{state} has {free // 2**20} MiB of room, and needs {MIN_FREE // 2**20}"
+        probe.write_bytes(bytes(PROBE))
+        probe.unlink()
+    except OSError as error:
+        return f"nothing can be written to {state}: {error.strerror or error}"
+    return None
