@@ -73,14 +73,14 @@ class Attempt:
 class Bench:
     """A pipeline over such sessions. A stage's gate is shut while its name is in `shut`."""
 
-    def __init__(self, out: Path, workers: Workers = Workers()) -> None:
+    def __init__(self, out: Path, workers: Workers | None = None) -> None:
         self.out = out
         self.shut: set[str] = set()
         self.fails: dict[str, Exception] = {}
         self.attempts: dict[str, Attempt] = {}
         self.ended: list[Held] = []
         self.opening: Exception | None = None
-        self.pipeline = Pipeline(workers, open_sample=self.open, done=self.ended.append)
+        self.pipeline = Pipeline(workers or Workers(), open_sample=self.open, done=self.ended.append)
 
     async def open(self, given: Assignment) -> Attempt:
         if self.opening:
