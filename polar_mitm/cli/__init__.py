@@ -17,6 +17,7 @@ from polar_mitm.cli import (
     run_task,
     sandbox,
     sessions,
+    tasks,
     traces,
 )
 
@@ -48,6 +49,10 @@ app.command("export", help=export.HELP)(export.export_command)
 app.command("recover")(sessions.recover_command)
 app.command("seal")(sessions.seal)
 app.command("doctor")(doctor.doctor)
+app.command("submit")(tasks.submit)
+app.command("status")(tasks.status)
+app.command("results")(tasks.results)
+app.command("cancel")(tasks.cancel)
 app.add_typer(model.app, name="model")
 app.add_typer(harness.app, name="harness")
 app.add_typer(sandbox.app, name="sandbox")

@@ -1,1 +1,4 @@
-"""What a trainer imports to talk to a rollout server. It needs pydantic and nothing else of polar."""
+"""What a trainer imports to talk to a rollout server: `sync.RolloutClient`, `aio.AsyncRolloutClient`, and their models.
+
+It needs pydantic and httpx, and nothing else of polar.
+"""
