@@ -204,9 +204,6 @@ def test_codex_is_told_after_a_login_that_its_account_may_be_used_anywhere() -> 
 @pytest.mark.parametrize(
     ("method", "path"),
     [
-        ("GET", "/v1/responses/resp_1"),
-        ("POST", "/v1/responses/resp_1/cancel"),
-        ("DELETE", "/v1/responses/resp_1"),
         ("GET", "/backend-api/codex/models"),
         ("GET", "/backend-api/wham/usage"),
     ],
