@@ -94,7 +94,7 @@ def parse(request: Request, route: Route, body: Json) -> AnthropicAsk:
         tool_choice=tool_choice(fields, tools),
         parallel_tool_calls=parallel_tool_calls(fields),
         sampling=Sampling(
-            max_tokens=bounded_integer(fields, "max_tokens", 1),
+            max_tokens=bounded_integer(fields, "max_tokens", 0),
             temperature=bounded_number(fields, "temperature", 0, 2),
             top_p=bounded_number(fields, "top_p", 0, 1),
             top_k=bounded_integer(fields, "top_k", 0),

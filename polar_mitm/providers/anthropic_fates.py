@@ -7,7 +7,7 @@ ignored or refused as a whole has no rows for its parts.
 from collections.abc import Mapping, Sequence
 
 from polar_mitm.providers.base import Fate
-from polar_mitm.providers.common import Notes, settle
+from polar_mitm.providers.common import BUDGET, WHERE_FORCED, Notes, settle
 from polar_mitm.providers.fields import Fields
 
 CARRIED = Fate("carried")
@@ -65,7 +65,7 @@ FATES: Mapping[str, Fate] = {
     "tools.*.name": CARRIED,
     "tools.*.description": CARRIED,
     "tools.*.input_schema": CARRIED,
-    "tools.*.strict": CARRIED,
+    "tools.*.strict": WHERE_FORCED,
     "tools.*.cache_control": CACHED,
     "tools.*.defer_loading": Fate("emulated", "hidden from the model until a tool_reference or tool_addition names it"),
     "tools.*.input_examples": Fate("emulated", "written out at the end of the description"),
@@ -80,10 +80,10 @@ FATES: Mapping[str, Fate] = {
     "tool_choice": CARRIED,
     "tool_choice.type": CARRIED,
     "tool_choice.name": CARRIED,
-    "tool_choice.disable_parallel_tool_use": CARRIED,
+    "tool_choice.disable_parallel_tool_use": WHERE_FORCED,
     "thinking": Fate("emulated", "asked of the chat template"),
     "thinking.type": Fate("emulated", "enabled and adaptive let the model think; disabled and between_tools do not"),
-    "thinking.budget_tokens": Fate("emulated", "asked of the chat template"),
+    "thinking.budget_tokens": BUDGET,
     "thinking.display": SHOWN,
     "thinking.block_binding": Fate("ignored", "thinking is accepted back in any conversation"),
     "output_config": CARRIED,

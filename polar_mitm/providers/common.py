@@ -112,6 +112,13 @@ class Notes:
         return tuple(NotCarried(field, why, times) for (field, why), times in self._times.items())
 
 
+# What the engine's client settles, and notes where it could not: the same for every provider.
+WHERE_FORCED = Fate(
+    "emulated", "held to where a call is forced, else noted: vLLM's grammar for it would falsify the log-probabilities"
+)
+SEED = Fate("emulated", "never sent, and noted: samples of one task must differ")
+BUDGET = Fate("emulated", "thinking is asked for; the budget is noted: vLLM would end the thinking with its own tokens")
+
 UNKNOWN = Fate("ignored", "not a field that this API is known to have")
 
 

@@ -6,7 +6,7 @@
 from collections.abc import Mapping, Sequence
 
 from polar_mitm.providers.base import Fate
-from polar_mitm.providers.common import Notes, settle
+from polar_mitm.providers.common import BUDGET, SEED, Notes, settle
 from polar_mitm.providers.fields import Fields
 
 CARRIED = Fate("carried")
@@ -96,7 +96,7 @@ FATES: Mapping[str, Fate] = {
     "generationConfig.temperature": CARRIED,
     "generationConfig.topP": CARRIED,
     "generationConfig.topK": CARRIED,
-    "generationConfig.seed": CARRIED,
+    "generationConfig.seed": SEED,
     "generationConfig.maxOutputTokens": CARRIED,
     "generationConfig.stopSequences": CARRIED,
     "generationConfig.presencePenalty": CARRIED,
@@ -108,7 +108,7 @@ FATES: Mapping[str, Fate] = {
     "generationConfig._responseJsonSchema": CARRIED,
     "generationConfig.responseFormat": TEXT_ONLY,
     "generationConfig.thinkingConfig": TEMPLATE,
-    "generationConfig.thinkingConfig.thinkingBudget": TEMPLATE,
+    "generationConfig.thinkingConfig.thinkingBudget": BUDGET,
     "generationConfig.thinkingConfig.thinkingLevel": TEMPLATE,
     "generationConfig.thinkingConfig.includeThoughts": Fate(
         "emulated", "thoughts are always shown, so that they can come back as they were sampled"

@@ -6,6 +6,7 @@
 from typing import Any
 
 from polar_mitm.providers.base import Fate
+from polar_mitm.providers.common import SEED, WHERE_FORCED
 from polar_mitm.providers.openai_common import (
     ALLOWED_TOOLS_WHY,
     ALWAYS_STRICT,
@@ -30,10 +31,12 @@ READS = "the model reads text and images"
 
 FATES: Fates = {
     **carried(
-        "model messages tools tool_choice parallel_tool_calls response_format max_tokens max_completion_tokens "
-        "temperature top_p presence_penalty frequency_penalty stop seed stream stream_options "
+        "model messages tools tool_choice response_format max_tokens max_completion_tokens "
+        "temperature top_p presence_penalty frequency_penalty stop stream stream_options "
         "stream_options.include_usage"
     ),
+    "parallel_tool_calls": WHERE_FORCED,
+    "seed": SEED,
     **under(
         "response_format",
         {
@@ -105,7 +108,8 @@ FATES: Fates = {
     **under(
         "tools.*",
         {
-            **carried("type function function.name function.description function.parameters function.strict"),
+            **carried("type function function.name function.description function.parameters"),
+            "function.strict": WHERE_FORCED,
             "custom": emulated("a function of one string, whose calls come back as custom ones"),
             **carried("custom.name custom.description custom.format custom.format.type custom.format.grammar"),
             **carried("custom.format.grammar.definition custom.format.grammar.syntax"),

@@ -8,6 +8,7 @@ is ignored or refused as a whole.
 from typing import Any
 
 from polar_mitm.providers.base import Fate
+from polar_mitm.providers.common import WHERE_FORCED
 from polar_mitm.providers.openai_common import (
     ALLOWED_TOOLS_WHY,
     ALWAYS_STRICT,
@@ -36,9 +37,8 @@ FORMAT: Fates = {
 MODEL_CALLS = ignored("the model itself makes every call")
 
 FATES: Fates = {
-    **carried(
-        "model input instructions tools tool_choice parallel_tool_calls max_output_tokens temperature top_p stream"
-    ),
+    **carried("model input instructions tools tool_choice max_output_tokens temperature top_p stream"),
+    "parallel_tool_calls": WHERE_FORCED,
     "text": CARRIED,
     "text.format": CARRIED,
     **under("text.format", FORMAT),
@@ -125,7 +125,8 @@ FATES: Fates = {
     **under(
         "tools.*",
         {
-            **carried("type name description parameters strict format format.type format.syntax format.definition"),
+            **carried("type name description parameters format format.type format.syntax format.definition"),
+            "strict": WHERE_FORCED,
             "tools": emulated("a namespace's tools are functions with its name before theirs"),
             "environment": emulated("a local shell is a function; one of the service's is left out"),
             "environment.type": CARRIED,

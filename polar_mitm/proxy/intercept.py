@@ -25,7 +25,7 @@ from polar_mitm.proxy.lines import printable
 from polar_mitm.proxy.loopback import TICKET_HEADER, Loopback, Waiting
 from polar_mitm.proxy.retries import RETRY_HEADER, Retries, Sampled, key_of, retry_count
 from polar_mitm.proxy.sessions import KEY_HEADERS, Session, UnknownSession, find_key, split_session_path
-from polar_mitm.proxy.side import side_answer
+from polar_mitm.proxy.side import side_answer, unsampled
 from polar_mitm.proxy.view import annotate
 
 logger = logging.getLogger(__name__)
@@ -204,6 +204,11 @@ class Intercept:
         await self._have_room(session)
         content, body = _body(flow)
         ask = provider.parse(request, route, body)
+        if ask.chat.sampling.max_tokens == 0:
+            kind, answer = await unsampled(session, provider, ask)
+            flow.response = http.Response.make(200, answer, {"content-type": kind})
+            flow.comment = "no token asked for: no turn, not recorded"
+            return
         retries = self.retries.setdefault(session, Retries())
         count, key = retry_count(request.headers), key_of(request, content)
         if count and (first := retries.find(key, asyncio.get_running_loop().time())):

@@ -591,7 +591,7 @@ def test_a_message_thread_is_refused_in_the_words_that_make_pi_send_everything(t
     [
         (body(), "messages", "messages: at least one message is required"),
         (body(user("hi"), model=None), "model", "model: field required"),
-        (body(user("hi"), max_tokens=0), "max_tokens", "max_tokens: must be at least 1 and fit into 64 bits"),
+        (body(user("hi"), max_tokens=-1), "max_tokens", "max_tokens: must be at least 0 and fit into 64 bits"),
         (body(user("hi"), max_tokens=True), "max_tokens", "max_tokens: expected an integer, got a boolean"),
         (body({"role": "ctx", "content": ""}), "messages.0.role", "messages.0.role: unknown role 'ctx'"),
         (body(user("hi"), {"role": "user"}), "messages.1.content", "messages.1.content: field required"),

@@ -175,3 +175,24 @@ async def test_a_tool_counts_too(stage: Staged) -> None:
         on.engine.count = watched  # type: ignore[method-assign]  # to see what is counted
         assert (await on.post(counting(with_tool(ANTHROPIC)))).status == 200
         assert [tool.name for tool in asked[0].tools] == ["run"]
+
+
+async def test_a_request_for_no_token_is_told_the_prompts_length_and_is_no_turn(stage: Staged) -> None:
+    async with stage() as on:
+        asked = {**ANTHROPIC.body, "max_tokens": 0}
+        counted = await on.post(replace(ANTHROPIC, target="/v1/messages/count_tokens"))
+        for streamed in (False, True):
+            got = await on.post(replace(ANTHROPIC, body={**asked, "stream": streamed}))
+            assert got.status == 200, got.body
+            assert got.headers["request-id"].startswith("req_")
+            assert got.headers["content-type"] == ("text/event-stream" if streamed else "application/json")
+            if not streamed:
+                assert (got.json["content"], got.json["stop_reason"]) == ([], "max_tokens")
+                assert got.json["usage"]["input_tokens"] == counted.json["input_tokens"]
+                assert got.json["usage"]["output_tokens"] == 0
+            else:
+                assert b"content_block" not in got.body
+                assert b'"stop_reason":"max_tokens"' in got.body
+        assert (on.calls(), on.fake.requests) == ([], [])
+        on.session.engine._capabilities = replace(on.session.engine.capabilities, max_model_len=3)
+        assert "prompt is too long" in (await on.post(replace(ANTHROPIC, body=asked))).json["error"]["message"]
