@@ -21,6 +21,7 @@ from polar_mitm.trajectory.fate import REPLACED, Fate, fates
 from polar_mitm.trajectory.ledger import balance, entries
 from polar_mitm.trajectory.masking import group_of
 from polar_mitm.trajectory.masking import masked as own_mask
+from polar_mitm.trajectory.messages import part_of
 from polar_mitm.trajectory.relate import Link, relate
 from polar_mitm.trajectory.seen import Session, TrajectoryError, read_session
 from polar_mitm.trajectory.trace import Break, Lineage, Trace, Trajectory, Turn
@@ -179,7 +180,7 @@ class Building:
             weight_versions=call.weight_versions,
             logprobs_mode=call.logprobs_mode,
             sampling=call.sampling,
-            tools=[str((made.get("function") or {}).get("name")) for made in call.tool_calls],
+            tools=[str(part_of(made, "name")) for made in call.tool_calls],
             bin=fate.bin,
             reason="" if fate.bin == "trained" else fate.reason,
             drift=member.drift,

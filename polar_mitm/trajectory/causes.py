@@ -6,8 +6,8 @@ from itertools import zip_longest
 from typing import Any
 
 from polar_mitm.json_text import loads
+from polar_mitm.trajectory.messages import calls_in, part_of, text_in
 from polar_mitm.trajectory.seen import Seen
-from polar_mitm.trajectory.summary import text_in
 from polar_mitm.trajectory.trace import Cause
 
 type Message = dict[str, Any]
@@ -57,7 +57,7 @@ def of_message(name: str, old: Message, new: Message) -> Finding:
     if _images(old) or _images(new):
         return "image", f"the images of {name} changed: {_images(old)} before, {_images(new)} now"
     if old.get("role") == "assistant":
-        calls, came_back = old.get("tool_calls") or [], new.get("tool_calls") or []
+        calls, came_back = calls_in(old), calls_in(new)
         return (
             _of_answer(name, text_in(old), _thinking(old), calls, new)
             or _of_calls(name, calls, came_back)
@@ -89,20 +89,20 @@ def _of_answer(name: str, text: str, thinking: str, calls: Sequence[Message], an
         if "<think>" in text and _THINK.sub("", text).strip() == now.strip():
             return "reasoning_stripped", f"the thinking inside {name} was left out"
         return _of_text(name, text, now)
-    return _of_calls(name, calls, answer.get("tool_calls") or [])
+    return _of_calls(name, calls, calls_in(answer))
 
 
 def _of_calls(name: str, old: Sequence[Message], new: Sequence[Message]) -> Finding | None:
     if len(old) != len(new):
         return "message_edited", f"{name} made {len(old)} tool calls, and came back with {len(new)}"
     for one, two in zip(old, new, strict=True):
-        left, right = one.get("function") or {}, two.get("function") or {}
-        if left.get("name") != right.get("name"):
-            return "message_edited", f"the call of {left.get('name')} came back as one of {right.get('name')}"
-        if left.get("arguments") != right.get("arguments"):
-            same = _json(left.get("arguments")) == _json(right.get("arguments"))
+        if part_of(one, "name") != part_of(two, "name"):
+            return "message_edited", f"the call of {part_of(one, 'name')} came back as one of {part_of(two, 'name')}"
+        left, right = part_of(one, "arguments"), part_of(two, "arguments")
+        if left != right:
+            same = _json(left) == _json(right)
             how = "are the same JSON in another text" if same else "came back with other values"
-            return "arguments_rerendered", f"the arguments of {left.get('name')} {how}"
+            return "arguments_rerendered", f"the arguments of {part_of(one, 'name')} {how}"
     return None
 
 

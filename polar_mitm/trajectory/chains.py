@@ -6,8 +6,8 @@ from typing import Literal
 
 from polar_mitm.trajectory.ends import EndTokens
 from polar_mitm.trajectory.fate import Fate
-from polar_mitm.trajectory.relate import Link, side
-from polar_mitm.trajectory.seen import Seen
+from polar_mitm.trajectory.relate import Link
+from polar_mitm.trajectory.seen import Seen, side
 from polar_mitm.trajectory.substitute import substitution
 from polar_mitm.trajectory.trace import Drift, Relation, Within
 

@@ -7,7 +7,8 @@ thing in which they differ. Where they do not, it is the template or the tokeniz
 from collections.abc import Callable, Sequence
 
 from polar_mitm.trajectory.causes import Finding, Message, of_answer, of_message, of_system, of_tools
-from polar_mitm.trajectory.relate import Link, answers
+from polar_mitm.trajectory.messages import answers
+from polar_mitm.trajectory.relate import Link
 from polar_mitm.trajectory.seen import Seen, Session
 from polar_mitm.trajectory.trace import Break
 

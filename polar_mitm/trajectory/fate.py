@@ -3,8 +3,8 @@
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from polar_mitm.trajectory.relate import Link, side
-from polar_mitm.trajectory.seen import Seen, repeated
+from polar_mitm.trajectory.relate import Link
+from polar_mitm.trajectory.seen import Seen, repeated, side
 from polar_mitm.trajectory.trace import Bin
 
 
@@ -104,8 +104,7 @@ class _Fates:
         return self.groups[id(link.siblings)]
 
     def _arrived(self, call: Seen) -> bool:
-        delivered = call.delivery == "delivered" or call.call_id in self.repeats
-        return delivered and call.failure is None and call.finish_reason != "abort"
+        return call.sent or (call.call_id in self.repeats and not call.broken)
 
 
 def _undelivered(call: Seen) -> Fate:

@@ -30,6 +30,9 @@ AGENT_IDS = (
 PARENT_IDS = ("x-codex-parent-thread-id", "x-parent-session-id")
 """What a sub-agent names the agent that called it with."""
 
+SIDE = frozenset({"title", "classifier", "count", "compaction", "probe"})
+"""Kinds of calls that do not advance a conversation."""
+
 SAMPLING = (
     "temperature",
     "top_p",
@@ -113,6 +116,16 @@ class Seen:
         return self.whole.end if self.whole else 0
 
     @property
+    def broken(self) -> bool:
+        """The harness was told an error instead of the answer, or the engine gave it up half-way."""
+        return self.failure is not None or self.finish_reason == "abort"
+
+    @property
+    def sent(self) -> bool:
+        """The answer reached the harness whole."""
+        return self.delivery == "delivered" and not self.broken
+
+    @property
     def continuable(self) -> bool:
         """It has ids that a later prompt can contain."""
         return self.whole is not None and len(self.sampled) > 0 and not self.twin
@@ -135,6 +148,11 @@ class Session:
 
     def tools(self, call: Seen) -> list[dict[str, Any]]:
         return [self.bodies[number] for number in call.tools]
+
+
+def side(call: Seen) -> bool:
+    """Whether it is a request beside the conversations."""
+    return call.kind in SIDE
 
 
 def read_session(path: Path) -> Session:

@@ -2,10 +2,10 @@
 
 from collections.abc import Collection, Iterable, Iterator
 from itertools import islice
-from typing import Any
 
 import orjson
 
+from polar_mitm.trajectory.messages import part_of, text_in
 from polar_mitm.trajectory.seen import Seen, Session
 
 TELLING = 12
@@ -35,27 +35,16 @@ def quotes(session: Session, call: Seen, compaction: Seen) -> bool:
     return 2 * sum(line in said for line in lines) >= len(lines)
 
 
-def text_in(message: dict[str, Any]) -> str:
-    """The message's text, parts joined by newlines."""
-    content = message.get("content")
-    if isinstance(content, list):
-        parts = (part.get("text") for part in content if isinstance(part, dict))
-        return "\n".join(part for part in parts if isinstance(part, str))
-    return content if isinstance(content, str) else ""
-
-
 def _holds(task: str, text: str) -> bool:
     return len(text) >= TELLING and bool(task) and (text in task or task in text)
 
 
 def _arguments(call: Seen) -> Iterator[str]:
     for tool_call in call.tool_calls:
-        function = tool_call.get("function")
         try:
-            value = orjson.loads(function["arguments"]) if isinstance(function, dict) else None
-        except (KeyError, TypeError, orjson.JSONDecodeError):
+            yield from _texts(orjson.loads(part_of(tool_call, "arguments") or "null"))
+        except (TypeError, orjson.JSONDecodeError):
             continue
-        yield from _texts(value)
 
 
 def _texts(value: object) -> Iterator[str]:

@@ -62,6 +62,7 @@ class _Play:
             *turns,
             self.retry,
             self.twins,
+            self.prefix,
             self.rewind,
             self.subagent,
             self.fork,
@@ -102,6 +103,14 @@ class _Play:
 
     def retry(self, talk: Talk) -> None:
         self.turn(talk, append=False, delivery=self.draw(st.sampled_from(["aborted", "partial", "delivered"])))
+        self.turn(talk)
+
+    def prefix(self, talk: Talk) -> None:
+        """A lost answer that the one that arrives begins with, as it comes back at least."""
+        tool = self.draw(st.sampled_from([None, "read"]))
+        self.world.answer(talk, "all is", end=None, append=False, delivery="aborted")
+        self.world.answer(talk, "all is well", tool=tool, spelled=tool is None)
+        _go_on(talk)
         self.turn(talk)
 
     def twins(self, talk: Talk) -> None:

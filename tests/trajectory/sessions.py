@@ -70,6 +70,16 @@ class World:
         self.calls: list[Call] = []
         self.clock = 100.0
 
+    def __repr__(self) -> str:
+        """A line a call, for a property that fails."""
+        lines = [f"World {self.record['status']}, {self.template.spaced=}, {self.template.forgetful=}"]
+        for call in self.calls:
+            said = [message.get("content") or message.get("tool_calls") for message in call.request.messages]
+            made = call.response and (call.response.text, call.response.response_ids, call.response.tool_calls)
+            fate = (call.delivery.status, call.checks.invalid_reason, call.error and call.error.what)
+            lines.append(f"{call.identity.call_id[-2:]} {call.origin.kind} {fate} {said} {call.prompt_ids} -> {made}")
+        return "\n".join(lines)
+
     def talk(self, system: str = "Be brief.", user: str = "Look into it.", **changes: Any) -> Talk:
         return Talk([{"role": "system", "content": system}, {"role": "user", "content": user}], **changes)
 

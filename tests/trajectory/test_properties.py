@@ -85,6 +85,27 @@ def test_every_session_keeps_the_promise(options: Options, world: World) -> None
 
 
 @given(world=worlds())
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_what_the_harness_went_on_from_is_trained_and_what_it_never_got_is_not(world: World) -> None:
+    bins = {entry.call_id: entry.bin for entry in built(world).ledger.entries if entry.tokens}
+    arrived = {call.origin.kind_reason.split(":")[0] for call in world.calls if call.delivery.status == "delivered"}
+    last = [_last_answer(call) for call in world.calls if call.origin.kind == "turn"]
+    for call in world.calls:
+        name = call.identity.call_id
+        lost = call.delivery.status != "delivered" and f"repeats {name}" not in arrived
+        if lost or call.error:
+            assert bins.get(name) not in ("trained", "forced")
+        elif f"{name}00" in last:
+            assert bins.get(name) not in ("superseded", "undelivered", "aborted")
+
+
+def _last_answer(call: Call) -> str | None:
+    """The id of the tool call in the last answer of a request."""
+    answers = [message for message in call.request.messages if message["role"] == "assistant"]
+    return answers[-1].get("tool_calls", [{}])[0].get("id") if answers else None
+
+
+@given(world=worlds())
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_what_is_trained_does_not_depend_on_how_traces_are_cut(world: World) -> None:
     """But for template tails, which a merged trace leaves out."""
