@@ -21,6 +21,7 @@ SESSION_SCHEMA = 1
 
 type Ending = Literal["completed", "failed", "timeout", "cancelled", "error"]
 type Status = Ending | Literal["open"]
+type RewardFrom = Literal["reward", "only", "mean"]
 
 
 class SessionEngine(BaseModel):
@@ -75,6 +76,8 @@ class SessionRecord(BaseModel):
     """The harness's."""
     reward: FiniteFloat | None = None
     """Null when there is none; never a stand-in for an evaluation that failed."""
+    reward_from: RewardFrom | None = None
+    """What the reward is: the one of the rewards that is named `reward`, the `only` one, or the `mean` of all."""
     rewards: dict[str, FiniteFloat] = {}
     """Every reward the evaluator gave, by name."""
     step_rewards: dict[str, FiniteFloat] = {}

@@ -20,15 +20,16 @@ from polar_mitm.cli.shell import (
 )
 from polar_mitm.cli.summary import Tally, summary_rows, summary_table
 from polar_mitm.cli.tables import outcome_lines, outcome_rows, outcomes_table
+from polar_mitm.harnesses import RUNNABLE
 from polar_mitm.prompts import Tokens
 from polar_mitm.rollout.engines import engine_for
 from polar_mitm.rollout.outcome import Outcome
 from polar_mitm.rollout.run import run_tasks
 from polar_mitm.rollout.summary import summary
-from polar_mitm.tasks.problems import ScenarioError
+from polar_mitm.tasks.errors import ScenarioError
 from polar_mitm.tasks.reading import load
 from polar_mitm.tasks.scenario import Scenario
-from polar_mitm.tasks.task_set import tasks_of
+from polar_mitm.tasks.work import notes_of, work_of
 
 MOST_ROWS = 20
 """Samples of one task and harness that are still shown one by one at the end."""
@@ -40,12 +41,14 @@ Out = Annotated[Path, typer.Option("--out", help="Folder for the session folders
 
 
 def run_task(
-    scenario: Annotated[list[Path], typer.Argument(help="Scenario files, see scenarios/.")],
+    scenario: Annotated[
+        list[Path], typer.Argument(help="Scenario files, see scenarios/; Harbor task folders, or folders of such.")
+    ],
     harness: Annotated[
         list[str] | None, typer.Option(help="Harness, instead of the scenario's; may be given several times.")
     ] = None,
     samples: Annotated[int | None, typer.Option(min=1, help="Number of sessions, instead of the scenario's.")] = None,
-    sandbox: Annotated[str | None, typer.Option(help="Sandbox: host or bwrap.")] = None,
+    sandbox: Annotated[str | None, typer.Option(help="Sandbox: bwrap, container or host.")] = None,
     intercept: Annotated[str | None, typer.Option(help="base-url, proxy, hosts or transparent.")] = None,
     timeout: Annotated[float | None, typer.Option(help="Seconds a session may run.")] = None,
     concurrency: Annotated[int, typer.Option(min=1, help="Sessions at once.")] = 1,
@@ -54,6 +57,13 @@ def run_task(
     ] = False,
     pass_k: Annotated[
         int | None, typer.Option(min=1, help="k of pass@k in the summary. [default: all samples]")
+    ] = None,
+    tests_network: Annotated[
+        str | None, typer.Option(help="none or public: what tests of Harbor tasks get that may use the network.")
+    ] = None,
+    host_env: Annotated[
+        list[str] | None,
+        typer.Option(help="A variable of this machine that Harbor tasks may have; may be given several times."),
     ] = None,
     tokens: TokensFlag = None,
     engine_url: EngineUrl = None,
@@ -75,6 +85,7 @@ def run_task(
         sandbox=sandbox,
         intercept=intercept,
         timeout_s=timeout,
+        tasks=_given(tests_network=tests_network, host_env=host_env),
     )
 
 
@@ -92,7 +103,7 @@ def run(
     **changes: object,
 ) -> list[Outcome]:
     """Load, run, print; exit 1 when a session did not end well."""
-    given = {name: value for name, value in changes.items() if value is not None}
+    given = _given(**changes) or {}
     outcomes = run_async(
         lambda: _run(_plan(paths, harnesses, given), engine_url, out_folder, concurrency, resume, tokens, quiet=json)
     )
@@ -109,6 +120,11 @@ def run(
     if any(outcome.session.status != "completed" for outcome in outcomes):
         raise typer.Exit(FAILED)
     return outcomes
+
+
+def _given(**changes: object) -> dict[str, object] | None:
+    """Those that are; None when none is."""
+    return {name: value for name, value in changes.items() if value is not None} or None
 
 
 def _plan(paths: list[Path], harnesses: list[str], changes: dict[str, object]) -> list[Scenario]:
@@ -138,16 +154,21 @@ async def _run(
     if other and engine_url is None:
         what = f"expected {plan[0].model!r} as in {plan[0].path}, or one --engine-url for all; got {other.model!r}"
         raise ScenarioError(other.path, None, "model", what)
-    work = [(scenario, tasks_of(scenario)) for scenario in plan]
+    works = [await asyncio.to_thread(work_of, scenario) for scenario in plan]
+    work = [part for parts in works for part in parts]
     with Steps(quiet=quiet) as steps:
         if not resume:  # which closes them too, and clears up after their sandboxes
             await asyncio.to_thread(close_dead, out_folder)
-        async with engine_for(plan[0].model, engine_url, say=steps.say, progress=steps.progress) as engine:
-            for scenario, tasks in work:
+        model = plan[0].model if any(RUNNABLE[scenario.harness].FACTS.calls_model for scenario in plan) else None
+        async with engine_for(model, engine_url, say=steps.say, progress=steps.progress) as engine:
+            for scenario, parts in zip(plan, works, strict=True):
                 where = f"{scenario.harness} in {scenario.sandbox} ({scenario.intercept})"
-                many = f"{len(tasks)} tasks x {scenario.samples}" if scenario.tasks else f"{scenario.samples}"
-                steps.say(f"{scenario.name}: {many} x {where}, model {engine.capabilities.model}")
-            if reason := engine.capabilities.tokens(tokens)[1]:
+                many = f"{sum(len(tasks) for _, tasks in parts)} tasks x " if scenario.tasks else ""
+                told = f", model {engine.capabilities.model}" if model else ""
+                steps.say(f"{scenario.name}: {many}{scenario.samples} x {where}{told}")
+            for note in notes_of(work):
+                steps.say(f"  {note}")
+            if model and (reason := engine.capabilities.tokens(tokens)[1]):
                 steps.say(f"prompts go as messages, not as token ids: {reason}")
             tally = Tally(sum(scenario.samples * len(tasks) for scenario, tasks in work))
             outcomes = await run_tasks(

@@ -30,7 +30,7 @@ from polar_mitm.rollout.run import NotReady
 from polar_mitm.rollout.server.settings import SettingsError
 from polar_mitm.rollout.store.problems import StoreUnusable
 from polar_mitm.sandboxes import SandboxError
-from polar_mitm.tasks.problems import ScenarioError
+from polar_mitm.tasks.errors import ScenarioError
 from polar_mitm.tokens.vocabulary import VocabularyError
 from polar_mitm.trajectory.exporters.base import ExportFailed, ExportRefused, PackageMissing
 from polar_mitm.trajectory.ledger import LedgerError

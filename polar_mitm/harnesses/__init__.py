@@ -7,6 +7,7 @@ from polar_mitm.harnesses import (
     gemini_cli,
     mini_swe_agent,
     opencode,
+    oracle,
     pi,
     pi_frozen,
     qwen_code,
@@ -36,8 +37,12 @@ _ALL: tuple[Harness, ...] = (
 
 HARNESSES: dict[str, Harness] = {harness.NAME: harness for harness in _ALL}
 
+RUNNABLE: dict[str, Harness] = HARNESSES | {oracle.NAME: oracle}
+"""What a scenario may name: the oracle is no harness, but runs in the place of one."""
+
 __all__ = [
     "HARNESSES",
+    "RUNNABLE",
     "Access",
     "Assignment",
     "Harness",

@@ -82,11 +82,12 @@ class Facts:
     """What it sends in each turn that names its session, as in the call record's `harness_ids`."""
     side_requests: tuple[str, ...] = ()
     """What it asks for beside the turns of its task, and what comes of it."""
+    calls_model: bool = True
     sub_agents: bool = False
     """Whether its model can start other agents."""
     sub_agent_finish: ToolCall | None = None
     """The call with which a sub-agent must end. None: it ends with a turn that calls nothing."""
-    takes: frozenset[Literal["extra_instructions", "mcp_servers", "max_turns", "login"]] = frozenset()
+    takes: frozenset[Literal["extra_instructions", "mcp_servers", "max_turns", "login", "command"]] = frozenset()
     """The parts of an assignment, beside the instruction, that it has a place for. A login works in proxy mode only."""
 
 
@@ -200,7 +201,7 @@ def refusals(harness: Harness, mode: Mode, assignment: Assignment) -> list[str]:
         found.append(f"{name} has no login: leave it out")
     elif assignment.login and mode != "proxy":
         found.append("a login goes to the provider's own host: it needs intercept: proxy")
-    if (harness.FACTS.source is None) != bool(assignment.command):
+    if ("command" in facts.takes) != bool(assignment.command):
         mend = "needs `command`, the program and its arguments" if not assignment.command else "takes no `command`"
         found.append(f"the harness {name} {mend}")
     return found

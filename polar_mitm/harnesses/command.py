@@ -19,6 +19,7 @@ FACTS = Facts(
     first_prompt=0,
     providers={"base-url": "any", "proxy": "any"},
     side_requests=("its own affair: what is no model call gets a 404",),
+    takes=frozenset({"command"}),
 )
 FINISH: ToolCall | None = None
 

@@ -17,16 +17,21 @@ LARGEST_OUTPUT = 32 * 1024 * 1024
 """Bytes, from the end, of a harness's output that its answer is looked for in."""
 
 
-def judge(ended: Exit, calls: Sequence[Call], *, steps: int, last_words: str) -> tuple[Ending, str | None]:
+def judge(
+    ended: Exit, calls: Sequence[Call], *, steps: int, last_words: str, calls_model: bool = True
+) -> tuple[Ending, str | None]:
     """The session's status and why. `steps` is the number of turns that its script fixes.
 
-    A harness that ends without one call could not run: that is an error, not a failed attempt.
+    A harness that ends without one call could not run: that is an error, not a failed attempt. `calls_model` is False
+    for what runs in a harness's place and needs no model.
     """
     if ended.timed_out:
         return "timeout", f"stopped after {ended.seconds:.0f} s"
     if ended.over_limit and ended.code != 0:
         return "failed", ended.over_limit
     said = f": {last_words[-LAST_WORDS:]}" if last_words else ""
+    if not calls and not calls_model:
+        return ("completed", None) if ended.code == 0 else ("failed", f"exit code {ended.code}{said}")
     if not calls:
         without = " without one model call" if ended.code == 0 else ""
         return "error", f"exit code {ended.code}{without}{said}"

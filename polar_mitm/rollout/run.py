@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from polar_mitm.engine.client import Engine
-from polar_mitm.harnesses import HARNESSES
+from polar_mitm.harnesses import HARNESSES, RUNNABLE
 from polar_mitm.harnesses.window import too_long
 from polar_mitm.prompts import Tokens
 from polar_mitm.proxy.addons import core
@@ -64,7 +64,7 @@ async def run_tasks(
             async with asyncio.TaskGroup() as group:
                 running = []
                 for scenario, tasks in work:
-                    harness = HARNESSES[scenario.harness]
+                    harness = RUNNABLE[scenario.harness]
                     sandbox = SANDBOXES[scenario.sandbox]
                     job = Job(scenario, harness, harness.find(), sandbox, engine, border, proxy, out, tokens, reason)
                     running += [
@@ -78,7 +78,7 @@ async def run_tasks(
 async def _check(scenarios: Sequence[Scenario], engine: Engine, out: Path) -> None:
     served = engine.capabilities.max_model_len
     for scenario in scenarios:
-        harness = HARNESSES[scenario.harness]
+        harness = RUNNABLE[scenario.harness]
         harness.find()
         if served and scenario.window and scenario.window > served:
             raise NotReady(

@@ -90,23 +90,25 @@ class Sample:
     async def prepare(self) -> None:
         """Make the workspace, an image where one is built, the harness's files. Raises SandboxError and OSError."""
         job, session, folder, scenario = self.job, self.session, self.folder, self.job.scenario
-        place = await asyncio.to_thread(place_of, scenario)
+        place = await asyncio.to_thread(place_of, scenario, folder.path)
         workspace = await Workspace.prepare(folder.path, scenario, place)
         home = folder.path / "home"
         home.mkdir(mode=0o700)
-        layout = job.sandbox.layout(
-            workspace=workspace.path,
-            home=home,
-            ca=job.proxy.ca,
-            proxy_port=job.proxy.port,
-            base_port=job.proxy.base_url_port,
-            workdir=place.workdir,
+        layout = place.layout(
+            job.sandbox.layout(
+                workspace=workspace.path,
+                home=home,
+                ca=job.proxy.ca,
+                proxy_port=job.proxy.port,
+                base_port=job.proxy.base_url_port,
+                workdir=place.workdir,
+            )
         )
         session.script, session.summary = _script(job, layout), scenario.summary
         told = access(scenario.intercept, session, layout, _window(job))
         prepared = job.harness.prepare(job.installed, told, layout, scenario.assignment(self.task.instruction))
         spec = _spec(job, session, folder, workspace.path, home, prepared)
-        spec.image, spec.workdir, spec.keep = place.image, place.workdir, place.image is not None
+        place.settle(spec)
         self._prepared = _Prepared(spec, layout, workspace, place)
 
     async def run(self, timeout_s: float | None = None) -> None:
@@ -140,8 +142,17 @@ class Sample:
         folder.answer.write_text(answer, errors="replace")  # JSON can hold halves of surrogate pairs
         calls = await asyncio.to_thread(calls_of, folder)
         last_words = (await asyncio.to_thread(printed, folder.stderr)).strip() or stdout.strip()
-        status, reason = judge(ended, calls, steps=count(self.session.script or ()), last_words=last_words)
+        status, reason = judge(
+            ended,
+            calls,
+            steps=count(self.session.script or ()),
+            last_words=last_words,
+            calls_model=job.harness.FACTS.calls_model,
+        )
         self._verdict = status, reason
+        place = self._prepared.place
+        if place.harbor is not None and ended.image is not None:
+            await workspace.take(ended.image, place.harbor.workdir)
         folder.workspace_diff.write_bytes(await workspace.diff())
         if status != "error":
             finished = Finished(
@@ -153,8 +164,9 @@ class Sample:
                 valid_calls=sum(call.checks.valid for call in calls),
                 task=self.task.data,
                 image=ended.image,
-                workdir=self._prepared.place.workdir,
+                workdir=place.workdir,
                 task_folder=job.scenario.path.parent,
+                harbor=place.harbor,
             )
             self._evaluated(await job.scenario.evaluator.evaluate(finished))
         await self.close(status, reason, ended.code)
@@ -187,6 +199,7 @@ class Sample:
     def _evaluated(self, evaluation: Evaluation) -> None:
         record = self.log.session
         record.reward, record.rewards, record.evaluation_error = evaluation.reward, evaluation.rewards, evaluation.error
+        record.reward_from = evaluation.reward_from
         (self.folder.path / "evaluator.txt").write_text(evaluation.output)
 
 

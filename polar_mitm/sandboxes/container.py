@@ -23,7 +23,7 @@ from typing import Final
 from polar_mitm.home import home
 from polar_mitm.sandboxes import own_files
 from polar_mitm.sandboxes.base import Exit, Layout, RunSpec, SandboxError, ended, to_the_end
-from polar_mitm.sandboxes.images import engine, run_arguments, said
+from polar_mitm.sandboxes.images import KEPT, engine, run_arguments, said
 from polar_mitm.sandboxes.limits import Cgroup
 from polar_mitm.sandboxes.scratch import prefix
 from polar_mitm.sandboxes.trust import write_bundle
@@ -37,8 +37,6 @@ BASE_PORT: Final = 29081
 
 KILLED: Final = 128 + signal.SIGKILL
 
-KEPT: Final = "localhost/polar-kept"
-"""Images of what containers left, tagged by session."""
 # Take the environment from its file, which no command line shows; the image's own PATH comes last. Start a socat for
 # each port before "--", wait until each listens, say so, become the program. The image may have nothing but a shell.
 _ENVIRONMENT: Final = """
@@ -133,8 +131,9 @@ class Container:
 
     def sweep(self, marker: str) -> None:
         with suppress(SandboxError):
-            said("rm", "--force", "--volumes", _name(marker))
-            said("rm", "--force", "--volumes", _name(f"{marker}.evaluator"))
+            listed = said("ps", "--all", "--filter", f"name={_name(marker)}", "--format", "{{.Names}}").stdout.split()
+            for name in listed:  # its own, and those of its evaluation
+                said("rm", "--force", "--volumes", name)
             kept = said("images", "--format", "{{.Tag}}", KEPT).stdout.split()
             for tag in kept:
                 if tag == marker or tag.startswith(f"{marker}."):

@@ -4,6 +4,8 @@ Which one, and arguments for its `run`, are configuration: `$POLAR_CONTAINER_ENG
 them podman is taken before docker, and the first arguments with which a container starts here.
 """
 
+import hashlib
+import json
 import os
 import shlex
 import shutil
@@ -12,15 +14,22 @@ import subprocess
 import tempfile
 import threading
 from collections import defaultdict
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path, PurePosixPath
-from typing import Final
+from typing import Any, Final
 
 from polar_mitm.sandboxes.base import SandboxError
 
 STEP_S: Final = 120.0
 """For the engine's own short commands."""
+
+KEPT: Final = "localhost/polar-kept"
+"""Images of what containers left, tagged by session."""
+
+BUILT: Final = "localhost/polar-task"
+"""Images that were built here, tagged by what they were built from."""
 
 # Tried in this order. Old kernels' mixed control groups need runc; a container in a container may raise no limit.
 _VARIANTS: Final = (
@@ -30,6 +39,7 @@ _VARIANTS: Final = (
     ("--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1000:1000"),
 )
 
+_worked: list[tuple[str, ...]] = []
 _building: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
 
 
@@ -60,10 +70,13 @@ def run_arguments(image: str) -> tuple[str, ...]:
     """The arguments with which a container of this image starts here. Raises SandboxError with what the engine said."""
     if given := os.environ.get("POLAR_CONTAINER_ARGS"):
         return tuple(shlex.split(given))
+    if image.startswith(f"{KEPT}:") and _worked:
+        return _worked[-1]  # it is what a container left that was started with them
     words = ""
     for variant in _VARIANTS:
         tried = said("run", "--rm", *variant, "--network", "none", image, "/bin/sh", "-c", "exit 0")
         if tried.returncode == 0:
+            _worked.append(variant)
             return variant
         words = words or tried.stderr.strip()[-500:]
     raise SandboxError(
@@ -109,27 +122,99 @@ def _build(context: Path, dockerfile: Path, tag: str, timeout_s: float | None) -
             raise SandboxError(f"{dockerfile} could not be built: {words}")
 
 
+def of_folder(context: Path, *, timeout_s: float | None = None) -> str:
+    """The image of a folder with a Dockerfile, built when it is first asked for. Raises SandboxError."""
+    tag = f"{BUILT}:{_digest(context)}"
+    build(context, context / "Dockerfile", tag, timeout_s=timeout_s)
+    return tag
+
+
+def with_files(image: str, files: Path, folder: PurePosixPath) -> str:
+    """The image with the files of a folder of this machine added to one of its own. Raises SandboxError."""
+    tag = f"{BUILT}:{_digest(files, f'{image} {folder}')}"
+    with tempfile.TemporaryDirectory(prefix="polar-image-") as scratch:
+        dockerfile = Path(scratch) / "Dockerfile"
+        dockerfile.write_text(f"FROM {image}\nCOPY {json.dumps(['.', f'{folder}/'])}\n")
+        build(files, dockerfile, tag)
+    return tag
+
+
+def _digest(context: Path, more: str = "") -> str:
+    """Of all files below a folder, their names and modes: what a build depends on, but for its base image."""
+    digest = hashlib.sha256(more.encode())
+    for path in sorted(path for path in context.rglob("*") if path.is_symlink() or path.is_file()):
+        digest.update(f"{path.relative_to(context)}\0{path.lstat().st_mode}\0".encode(errors="surrogateescape"))
+        if path.is_symlink():
+            digest.update(str(path.readlink()).encode(errors="surrogateescape"))
+        else:
+            with path.open("rb") as file:
+                digest.update(hashlib.file_digest(file, "sha256").digest())
+    return digest.hexdigest()[:24]
+
+
 def has_image(image: str) -> bool:
     """Whether the engine has the image here; it is not asked to fetch one. Raises SandboxError without an engine."""
     return said("image", "inspect", image).returncode == 0
 
 
 def extract(image: str, folder: PurePosixPath, target: Path) -> bool:
-    """Copy a folder out of an image to `target`, which is not there yet. False when the image has none."""
-    name = f"polar-extract-{target.parent.name}"
+    """Copy a folder or file out of an image to `target`, which is not there yet. False when the image has none."""
+    with _container(image) as name:
+        return said("cp", f"{name}:{folder}", str(target)).returncode == 0
+
+
+def archive(image: str, path: PurePosixPath, target: Path) -> bool:
+    """Write a tar file of a folder or file of an image. False when the image has none."""
+    with _container(image) as name, target.open("wb") as file:
+        command = [engine(), "cp", f"{name}:{path}", "-"]
+        pipe = subprocess.PIPE
+        return subprocess.run(command, stdin=subprocess.DEVNULL, stdout=file, stderr=pipe, check=False).returncode == 0
+
+
+@contextmanager
+def _container(image: str) -> Iterator[str]:
+    """One that is never started."""
+    name = f"polar-extract-{os.urandom(8).hex()}"
     made = said("create", "--name", name, image, "/bin/true")
     if made.returncode != 0:
         raise SandboxError(f"no container can be made of {image}: {made.stderr.strip()[-500:]}")
     try:
-        return said("cp", f"{name}:{folder}", str(target)).returncode == 0
+        yield name
     finally:
-        said("rm", "--force", name)
+        said("rm", "--force", "--volumes", name)
 
 
 def workdir(image: str) -> PurePosixPath | None:
     """The folder in which the image wants to be worked in; None when it does not say. Raises SandboxError."""
-    answer = said("image", "inspect", "--format", "{{.Config.WorkingDir}}", image)
+    path = _configured(image).get("WorkingDir")
+    return PurePosixPath(path) if path not in (None, "", "/") else None
+
+
+def user(image: str) -> str:
+    """Who its programs run as, by name or number. Raises SandboxError."""
+    return _configured(image).get("User") or "0"
+
+
+def home_of(image: str, user: str) -> PurePosixPath:
+    """The home of a user (`name`, `name:group` or numbers) in the image. Raises SandboxError."""
+    for variable in _configured(image).get("Env") or []:
+        if variable.startswith("HOME=/"):
+            return PurePosixPath(variable.removeprefix("HOME="))
+    with tempfile.TemporaryDirectory(prefix="polar-image-") as scratch:
+        file = Path(scratch) / "passwd"
+        lines = (
+            file.read_text(errors="replace").splitlines() if extract(image, PurePosixPath("/etc/passwd"), file) else []
+        )
+    for line in lines:
+        match line.split(":"):
+            case [name, _, number, _, _, home, *_] if user.partition(":")[0] in (name, number) and home.startswith("/"):
+                return PurePosixPath(home)
+    return PurePosixPath("/root" if user.partition(":")[0] in ("0", "root") else "/tmp")
+
+
+def _configured(image: str) -> dict[str, Any]:
+    answer = said("image", "inspect", "--format", "{{json .Config}}", image)
     if answer.returncode != 0:
         raise SandboxError(f"there is no image {image} here: {answer.stderr.strip()[-500:]}")
-    path = answer.stdout.strip()
-    return PurePosixPath(path) if path not in ("", "/") else None
+    configured: dict[str, Any] = json.loads(answer.stdout)
+    return configured

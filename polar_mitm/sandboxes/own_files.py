@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 from polar_mitm.sandboxes.base import Own, Ready, RunSpec, SandboxError
-from polar_mitm.sandboxes.images import said
+from polar_mitm.sandboxes.images import said, workdir
 
 HOME_FILES: Final = PurePosixPath("/polar/home")
 """Where the run's home is mounted, to be copied from."""
@@ -46,7 +46,10 @@ def arguments(own: Own, spec: RunSpec, scratch: Path) -> Iterator[str]:
     """Those of the engine's `run` that differ from a run in the host's folders."""
     if not own.network:
         yield from ("--network", "none")
-    yield from ("--workdir", str(spec.workdir or "/"), "--user", own.user)
+    # The engine makes the folder that the image names when it is not there yet, and no other.
+    if spec.image is not None and spec.workdir != (workdir(spec.image) or PurePosixPath("/")):
+        yield from ("--workdir", str(spec.workdir or "/"))
+    yield from ("--user", own.user)
     ready = scratch / "ready"
     ready.write_text(_script(own.ready) if own.ready else "")
     yield from ("--volume", f"{ready}:/polar/ready:ro")

@@ -16,6 +16,6 @@ def prefix(marker: str) -> str:
 def sweep(session_id: str) -> None:
     """Remove the temporary folders of a session that has ended, those of its evaluation too."""
     for place in PLACES:
-        for pattern in (prefix(session_id), prefix(f"{session_id}.evaluator")):
+        for pattern in (prefix(session_id), f"polar-{session_id}."):
             for left in place.glob(pattern + "*"):
                 shutil.rmtree(left, ignore_errors=True)

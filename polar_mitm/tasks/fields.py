@@ -1,6 +1,6 @@
 """The parts of a scenario file, each a mapping of its own; a script's steps are in `script`."""
 
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 from pydantic_core import PydanticCustomError
@@ -80,16 +80,30 @@ class CallLimitFields(Part):
 
 
 class TaskSet(Part):
-    """Many tasks in a JSONL file. See `task_set`."""
+    """Many tasks: the lines of a JSONL file, see `task_set`, or Harbor task folders, see `harbor`."""
 
-    file: Text
+    file: Text | None = None
     """Relative to the scenario's folder."""
+    harbor: Text | None = None
+    """A Harbor task folder, or a folder of such; relative to the scenario's folder."""
     instruction: Text = "instruction"
     """The field of a line that holds what the harness is told."""
     id: Text = "id"
     """The field that names the task; without it the line's number does."""
     limit: Annotated[int, Field(ge=1)] | None = None
-    """Take only so many, from the start of the file."""
+    """Take only so many, from the start of the file or by the folders' names."""
+    tests_network: Literal["none", "public"] | None = None
+    """Of Harbor tasks whose tests may use the network: whether they get it."""
+    host_env: list[Text] = Field(default_factory=list)
+    """Variables of this machine that Harbor tasks may have when they ask for them."""
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        if (self.file is None) == (self.harbor is None):
+            raise PydanticCustomError("tasks", "expected one of file and harbor")
+        if self.file is not None and (self.tests_network is not None or self.host_env):
+            raise PydanticCustomError("tasks", "tests_network and host_env are for Harbor tasks")
+        return self
 
 
 class McpServer(Part):

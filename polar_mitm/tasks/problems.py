@@ -12,23 +12,9 @@ from pydantic_core import ErrorDetails
 from ruamel.yaml.comments import CommentedMap, CommentedSeq
 from typing_extensions import is_typeddict
 
+from polar_mitm.tasks.errors import ScenarioError, shown
 from polar_mitm.tasks.evaluators import EVALUATORS
-from polar_mitm.tasks.scenario import Scenario
-
-
-class ScenarioError(Exception):
-    """A scenario file that cannot be used: `scenarios/x.yaml:12: evaluator.type: expected one of command, ...`.
-
-    `line` counts from 1; None when the file itself is the trouble. `field` is a dotted path, empty for the whole file.
-    """
-
-    def __init__(self, file: Path, line: int | None, field: str, expected: str) -> None:
-        place = f"{file}:{line}" if line is not None else str(file)
-        super().__init__(": ".join(part for part in (place, field, expected) if part))
-        self.file = file
-        self.line = line
-        self.field = field
-        self.expected = expected
+from polar_mitm.tasks.scenario import NOT_IN_FILE, Scenario
 
 
 def problem(path: Path, document: CommentedMap, changes: Mapping[str, object], details: ErrorDetails) -> ScenarioError:
@@ -43,8 +29,8 @@ def problem(path: Path, document: CommentedMap, changes: Mapping[str, object], d
 def _location(document: CommentedMap, details: ErrorDetails) -> tuple[int | str, ...]:
     """pydantic's location with the union tags, which are no keys of the file, taken out or made the field they are."""
     match details:
-        case {"type": "harness"}:
-            return ("harness",)
+        case {"type": "harness" | "sandbox" | "evaluator" | "workspace" | "files" | "container" as field, "loc": ()}:
+            return (field,)
         case {"type": "instruction"}:
             return ("instruction_file" if "instruction_file" in document else "instruction",)
         case {"type": "union_tag_not_found" | "union_tag_invalid", "loc": loc}:
@@ -133,7 +119,7 @@ def fields_of(location: Sequence[int | str]) -> tuple[str, ...]:
             found = get_args(found)[-1] if get_args(found) else None
         found = _given(found)
     if _is_part(found):
-        return tuple(name for name in found.model_fields if found is not Scenario or name != "path")
+        return tuple(name for name in found.model_fields if found is not Scenario or name not in NOT_IN_FILE)
     return tuple(found.__annotations__) if is_typeddict(found) else ()
 
 
@@ -153,19 +139,3 @@ def unknown(name: str, known: Sequence[str]) -> str:
 
 def _names(names: Sequence[str] | Mapping[str, object]) -> str:
     return ", ".join(names)
-
-
-def shown(value: object) -> str:
-    match value:
-        case None:
-            return "nothing"
-        case dict():
-            return "a mapping"
-        case list():
-            return "a list"
-        case bool():
-            return str(value).lower()
-        case str() if len(value) > 60:
-            return repr(value[:57] + "...")
-        case _:
-            return repr(value)

@@ -13,25 +13,28 @@ from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap, CommentedSeq
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
-from polar_mitm.tasks.problems import ScenarioError, fields_of, line_of, problem, shown, unknown
-from polar_mitm.tasks.scenario import Scenario
+from polar_mitm.tasks.errors import ScenarioError, shown
+from polar_mitm.tasks.problems import fields_of, line_of, problem, unknown
+from polar_mitm.tasks.scenario import NOT_IN_FILE, Scenario
+from polar_mitm.tasks.work import fields_of_folder
 
 MOST_VALUES = 100_000
 """Of a scenario, its aliases unfolded."""
 
 
 def load(path: Path, changes: Mapping[str, object] | None = None) -> Scenario:
-    """The scenario in a file. `changes` are top-level fields that win over the file's, such as a command's options.
+    """The scenario in a file, or the one that a Harbor task folder, or a folder of such, comes to.
 
-    Raises ScenarioError.
+    `changes` are top-level fields that win over the file's, such as a command's options; those of a mapping (`tasks`)
+    are changed one by one. Raises ScenarioError.
     """
-    document = _read(path)
+    document = CommentedMap(fields_of_folder(path)) if path.is_dir() else _read(path)
     try:
-        fields = _Plain().of(document) | dict(changes or {})
+        fields = _changed(_Plain().of(document), changes or {})
     except ValueError as error:
         raise ScenarioError(path, None, "", f"not usable: {error}") from None
     for name in fields:
-        if name == "path" or not isinstance(name, str):  # the one field that is not the file's to set; `1: x`
+        if name in NOT_IN_FILE or not isinstance(name, str):  # `1: x`
             raise ScenarioError(path, line_of(document, (name,)), str(name), unknown(str(name), fields_of((name,))))
     try:
         scenario = Scenario.model_validate({"name": path.stem} | fields | {"path": path})
@@ -44,6 +47,13 @@ def load(path: Path, changes: Mapping[str, object] | None = None) -> Scenario:
         raise min(problems, key=lambda problem: (problem[0], problem[1].line or 0))[1] from None
     _check_files(scenario, document)
     return scenario
+
+
+def _changed(fields: dict[Any, Any], changes: Mapping[str, object]) -> dict[Any, Any]:
+    for name, value in changes.items():
+        within = fields.get(name)
+        fields = fields | {name: within | value if isinstance(within, dict) and isinstance(value, dict) else value}
+    return fields
 
 
 def bundled(name: str) -> Path:

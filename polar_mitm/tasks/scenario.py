@@ -5,15 +5,17 @@ Whether the harness is installed or the sandbox works here is asked later, by wh
 
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Self
+from typing import Annotated, Any, Self
 
-from pydantic import Field, StringConstraints, field_validator, model_validator
+from pydantic import Field, InstanceOf, StringConstraints, field_validator, model_validator
+from pydantic.json_schema import SkipJsonSchema
 from pydantic_core import PydanticCustomError
 
 from polar_mitm import harnesses
-from polar_mitm.harnesses import HARNESSES, Assignment, refusals
+from polar_mitm.harnesses import RUNNABLE, Assignment, refusals
 from polar_mitm.harnesses.base import Intercept, mode_of
 from polar_mitm.sandboxes import SANDBOXES
+from polar_mitm.sandboxes.container import Container
 from polar_mitm.tasks.evaluators import Evaluator
 from polar_mitm.tasks.fields import (
     CallLimitFields,
@@ -25,7 +27,11 @@ from polar_mitm.tasks.fields import (
     TaskSet,
     Text,
 )
+from polar_mitm.tasks.harbor.setting import ORACLE, Setting
 from polar_mitm.tasks.script import Step
+
+NOT_IN_FILE = frozenset({"path", "harbor"})
+"""Fields that a scenario has and its file does not."""
 
 
 class Scenario(Part):
@@ -71,6 +77,8 @@ class Scenario(Part):
     """Tool calls that the model is made to give in its first turns."""
     summary: str = ""
     """What it is made to write where the harness asks for a summary of the conversation; needs a script."""
+    harbor: SkipJsonSchema[InstanceOf[Setting] | None] = None
+    """The Harbor task, of a scenario that was made for one. See `work`."""
 
     @property
     def start_folder(self) -> Path | None:
@@ -97,7 +105,7 @@ class Scenario(Part):
     @field_validator("harness")
     @classmethod
     def _known_harness(cls, name: str) -> str:
-        return _one_of(name, HARNESSES)
+        return _one_of(name, RUNNABLE)
 
     @field_validator("sandbox")
     @classmethod
@@ -117,12 +125,40 @@ class Scenario(Part):
 
     @model_validator(mode="after")
     def _fits_the_harness(self) -> Self:
-        harness = HARNESSES[self.harness]
+        harness = RUNNABLE[self.harness]
         refused = refusals(harness, mode_of(self.intercept), self.assignment(""))
         if not harness.FACTS.sub_agents and any(step.agent for step in self.script):
             refused.append(f"{self.harness} has no sub-agents: leave the script's `agent` steps out")
         if refused:
             raise PydanticCustomError("harness", "{refused}", {"refused": "; ".join(refused)})
+        return self
+
+    @model_validator(mode="before")
+    @classmethod
+    def _harbor_defaults(cls, fields: Any) -> Any:
+        """A Harbor task is worked on in its own image, and graded by its own tests."""
+        match fields:
+            case {"tasks": {"harbor": _}}:
+                return {"sandbox": Container.NAME, "evaluator": {"type": "harbor"}} | fields
+        return fields
+
+    @model_validator(mode="after")
+    def _fits_harbor(self) -> Self:
+        harbor = self.tasks is not None and self.tasks.harbor is not None
+        if harbor != (self.evaluator.type == "harbor"):
+            which = "Harbor tasks (tasks.harbor) and the evaluator harbor go together"
+            raise PydanticCustomError("evaluator", which)
+        if self.harness == ORACLE and not harbor:
+            raise PydanticCustomError("harness", "the oracle runs a Harbor task's own solution: expected tasks.harbor")
+        if harbor and self.sandbox != Container.NAME:
+            raise PydanticCustomError(
+                "sandbox",
+                "a Harbor task is worked on in its own image, with what that has: expected container; "
+                "{sandbox} would show this machine's files in its place",
+                {"sandbox": self.sandbox},
+            )
+        if harbor and (own := [n for n in ("workspace", "files", "container") if n in self.model_fields_set]):
+            raise PydanticCustomError(own[0], "a Harbor task brings its own: leave {name} out", {"name": own[0]})
         return self
 
     @model_validator(mode="after")

@@ -10,9 +10,9 @@ from typing import Any
 from pydantic.json_schema import GenerateJsonSchema
 
 from polar_mitm.capture.schema import DIALECT, schema_text
-from polar_mitm.harnesses import HARNESSES
+from polar_mitm.harnesses import RUNNABLE
 from polar_mitm.sandboxes import SANDBOXES
-from polar_mitm.tasks.scenario import Scenario
+from polar_mitm.tasks.scenario import NOT_IN_FILE, Scenario
 
 
 class _Plain(GenerateJsonSchema):
@@ -24,11 +24,14 @@ def scenario_schema() -> dict[str, Any]:
     """JSON Schema (2020-12) of what a scenario file may hold. Loading checks more than a schema can say."""
     schema = Scenario.model_json_schema(mode="validation", schema_generator=_Plain)
     properties = schema["properties"]
-    del properties["path"]  # the file's own, which it does not say
-    properties["harness"]["enum"] = list(HARNESSES)
+    for name in NOT_IN_FILE:
+        properties.pop(name, None)
+    properties["harness"]["enum"] = list(RUNNABLE)
     properties["sandbox"]["enum"] = list(SANDBOXES)
-    schema["required"] = [name for name in schema["required"] if name not in ("path", "name")]
-    return {"$schema": DIALECT, **schema, "title": "polar-mitm scenario"}
+    del schema["required"]
+    harbor = {"properties": {"tasks": {"required": ["harbor"]}}, "required": ["tasks"]}
+    graded = {"if": harbor, "then": {}, "else": {"required": ["evaluator"]}}  # Harbor tasks bring their own tests
+    return {"$schema": DIALECT, **schema, **graded, "title": "polar-mitm scenario"}
 
 
 def files() -> dict[str, bytes]:

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from polar_mitm.tasks.errors import ScenarioError
 from polar_mitm.tasks.fields import TaskSet
-from polar_mitm.tasks.problems import ScenarioError
 from polar_mitm.tasks.scenario import Scenario
 
 
@@ -23,13 +23,14 @@ class Task:
     """`<scenario>`, or `<scenario>/<id of the line>`."""
     instruction: str
     data: dict[str, Any] = field(default_factory=dict)
-    """The line of the task set; empty for a scenario of one task."""
+    """The line of the task set, or the metadata of a Harbor task; empty for a scenario of one task."""
 
 
 def tasks_of(scenario: Scenario) -> list[Task]:
     """In the order of the file. Raises ScenarioError, which names the file, the line and the field, and OSError."""
     if scenario.tasks is None:
         return [Task(scenario.name, scenario.instruction_text)]
+    assert scenario.tasks.file is not None
     path = scenario.path.parent / scenario.tasks.file
     seen: dict[str, int] = {}
     tasks = []

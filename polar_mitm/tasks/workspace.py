@@ -10,7 +10,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Self
 
 from polar_mitm.sandboxes.base import SandboxError
@@ -63,6 +63,14 @@ class Workspace:
         (git / "info" / "attributes").write_text(_ATTRIBUTES)
         return cls(path, git, await _snapshot(path, git, "before"))
 
+    async def take(self, image: str, workdir: PurePosixPath) -> None:
+        """Put what a container left in its own files in the place of the start state. Raises WorkspaceError."""
+        await asyncio.to_thread(shutil.rmtree, self.path, ignore_errors=True)
+        try:
+            await asyncio.to_thread(_extract, image, workdir, self.path)
+        except (OSError, SandboxError) as error:
+            raise WorkspaceError(f"what the container left could not be looked at: {error}") from error
+
     async def diff(self) -> bytes:
         """What has changed since `prepare`, as a patch for `git apply`; empty when nothing has. Can be asked once."""
         try:
@@ -75,7 +83,9 @@ class Workspace:
 
 def _fill(path: Path, scenario: Scenario, place: Place) -> None:
     try:
-        if place.image is None or place.workdir is None or not extract(place.image, place.workdir, path):
+        if place.image is not None and place.workdir is not None:
+            _extract(place.image, place.workdir, path)
+        else:
             path.mkdir(parents=True)
         if scenario.start_folder is not None:
             # The runs' own folder may lie in the folder that is copied: it is no part of the task, and has no end.
@@ -96,6 +106,12 @@ def _fill(path: Path, scenario: Scenario, place: Place) -> None:
             file.write_text(text, encoding="utf-8")
     except (OSError, shutil.Error, ValueError, SandboxError) as error:
         raise WorkspaceError(f"the workspace could not be made: {error}") from error
+
+
+def _extract(image: str, workdir: PurePosixPath, path: Path) -> None:
+    """Nothing where the image has no such folder, or where it is the root: nobody wants a copy of the whole image."""
+    if workdir == PurePosixPath("/") or not extract(image, workdir, path):
+        path.mkdir(parents=True, exist_ok=True)
 
 
 async def _snapshot(path: Path, git: Path, name: str) -> str:

@@ -59,7 +59,7 @@ LOADERS = {
             alone="nemo-gym==0.7.0",
             python_version="3.13.14",
         ),
-        Loader("harbor", check="import harbor.utils.trajectory_validator", alone="harbor==0.26.0"),
+        Loader("harbor", check="import harbor.utils.trajectory_validator, harbor.cli.main", alone="harbor==0.26.0"),
     )
 }
 

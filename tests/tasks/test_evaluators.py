@@ -7,9 +7,9 @@ from typing import Any, Literal
 import pytest
 
 from polar_mitm.sandboxes import SANDBOXES
+from polar_mitm.tasks.errors import ScenarioError
 from polar_mitm.tasks.evaluators import Answer, Command, Evaluation, Finished, Python, SessionCompleted
 from polar_mitm.tasks.evaluators.base import EvaluatorFields
-from polar_mitm.tasks.problems import ScenarioError
 from polar_mitm.tasks.reading import bundled, load
 from tests.needs import need
 
@@ -61,13 +61,13 @@ def command(run: str, timeout_s: float = 20) -> Command:
 
 async def test_exit_zero_is_one_and_the_output_is_kept(workspace: Path, sandbox_name: str) -> None:
     evaluation = await judge(command("echo fine; echo really >&2"), workspace, sandbox=sandbox_name)
-    assert evaluation == Evaluation(1.0, {"command": 1.0}, None, "fine\nreally\n")
+    assert evaluation == Evaluation.of("command", 1.0, "fine\nreally\n")
 
 
 @pytest.mark.parametrize("code", [1, 2, 125])
 async def test_any_other_exit_is_zero_which_is_no_error(workspace: Path, code: int) -> None:
     evaluation = await judge(command(f"exit {code}"), workspace)
-    assert evaluation == Evaluation(0.0, {"command": 0.0}, None, "")
+    assert evaluation == Evaluation.of("command", 0.0, "")
 
 
 async def test_it_sees_workspace_answer_and_session_and_nothing_of_the_users(
@@ -130,7 +130,7 @@ async def test_session_completed_needs_a_good_end_and_a_valid_call(
         exit_code=exit_code,
         valid_calls=valid_calls,
     )
-    assert evaluation == Evaluation(reward, {"session_completed": reward}, None, "")
+    assert evaluation == Evaluation.of("session_completed", reward, "")
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ async def test_the_program_works_on_a_copy_and_never_waits_for_a_pipe(workspace:
     (workspace / "link").symlink_to("out.txt")
     os.mkfifo(workspace / "pipe")
     judged = await judge(command("cat link && rm out.txt && test ! -e pipe"), workspace, sandbox=sandbox_name)
-    assert judged == Evaluation(1.0, {"command": 1.0}, None, "made\n")
+    assert judged == Evaluation.of("command", 1.0, "made\n")
     assert (workspace / "out.txt").read_text() == "made\n"
 
 
@@ -180,7 +180,7 @@ async def test_an_answer_is_held_against_the_expected_one(
     workspace: Path, match: Literal["exact", "regex", "number"], expected: str, answer: str, reward: float
 ) -> None:
     evaluator = Answer(type="answer", expected=expected, match=match)
-    assert await judge(evaluator, workspace, answer=answer) == Evaluation(reward, {"answer": reward}, None, "")
+    assert await judge(evaluator, workspace, answer=answer) == Evaluation.of("answer", reward, "")
 
 
 CHECKS = """
@@ -222,21 +222,27 @@ def python(name: str) -> Python:
 
 
 @pytest.mark.parametrize(
-    ("name", "rewards"),
+    ("name", "reward", "which", "rewards"),
     [
-        ("of_file", {"reward": 0.75, "python": 0.75}),
-        ("named", {"reward": 1.5, "fast": 0.5, "right": 1.0, "length": 3.0}),
-        ("chosen", {"reward": 0.25, "other": 9.0}),
-        ("spoof", {"reward": 0.5, "python": 0.5}),
+        ("of_file", 0.75, "only", {"python": 0.75}),
+        ("named", 1.5, "mean", {"fast": 0.5, "right": 1.0, "length": 3.0}),
+        ("chosen", 0.25, "reward", {"reward": 0.25, "other": 9.0}),
+        ("spoof", 0.5, "only", {"python": 0.5}),
     ],
 )
 async def test_a_function_gives_one_reward_or_several(
-    workspace: Path, sandbox_name: str, name: str, rewards: dict[str, float]
+    workspace: Path, sandbox_name: str, name: str, reward: float, which: str, rewards: dict[str, float]
 ) -> None:
     (workspace.parent / "checks.py").write_text(CHECKS)
     (workspace / "out.txt").write_text("0.75")
     judged = await judge(python(name), workspace, sandbox=sandbox_name, answer="yes")
-    assert (judged.error, judged.reward, judged.rewards) == (None, rewards["reward"], rewards)
+    assert (judged.error, judged.reward, judged.reward_from, judged.rewards) == (None, reward, which, rewards)
+
+
+@pytest.mark.parametrize("odd", [float("nan"), float("inf"), float("-inf")])
+def test_a_reward_that_is_not_finite_is_none(odd: float) -> None:
+    assert Evaluation.of("x", odd) == Evaluation.failed(f"the reward x is not finite: {odd}")
+    assert Evaluation.named({"reward": 1.0, "x": odd}).reward is None
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from polar_mitm.tasks.errors import ScenarioError
 from polar_mitm.tasks.place import Place
-from polar_mitm.tasks.problems import ScenarioError
 from polar_mitm.tasks.reading import load
 from polar_mitm.tasks.scenario import Scenario
 from polar_mitm.tasks.workspace import Workspace

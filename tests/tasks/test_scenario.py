@@ -1,13 +1,14 @@
 """Scenario files: what they come to, and what is said of a bad one."""
 
+import os
 from pathlib import Path
 
 import pytest
 
-from polar_mitm.harnesses import HARNESSES, Assignment, McpServer
+from polar_mitm.harnesses import HARNESSES, RUNNABLE, Assignment, McpServer
 from polar_mitm.harnesses.actions import Action, EditFile, ListFolder, ReadFile, Shell, WriteFile
+from polar_mitm.tasks.errors import ScenarioError
 from polar_mitm.tasks.evaluators import Command, SessionCompleted
-from polar_mitm.tasks.problems import ScenarioError
 from polar_mitm.tasks.reading import bundled, load
 from polar_mitm.tasks.script import Step
 
@@ -142,11 +143,11 @@ BAD = {
     ),
     "unknown evaluator": (
         "instruction: hi\nevaluator:\n  run: x\n  type: comand\n",
-        ":4: evaluator.type: expected one of command, session_completed, python, answer; got 'comand'",
+        ":4: evaluator.type: expected one of command, session_completed, python, answer, harbor; got 'comand'",
     ),
     "evaluator without type": (
         "instruction: hi\nevaluator:\n  run: x\n",
-        ":2: evaluator.type: expected one of command, session_completed, python, answer, but it is not there",
+        ":2: evaluator.type: expected one of command, session_completed, python, answer, harbor, but it is not there",
     ),
     "no evaluator": ("instruction: hi\n", ":1: evaluator: expected, but it is not there"),
     "evaluator without command": (
@@ -172,7 +173,7 @@ BAD = {
     "instruction a number": (f"instruction: 5\n{EVALUATOR}", ":1: instruction: expected text; got 5"),
     "unknown harness": (
         f"instruction: hi\nharness: codx\n{EVALUATOR}",
-        f":2: harness: expected one of {', '.join(HARNESSES)}; got 'codx'",
+        f":2: harness: expected one of {', '.join(RUNNABLE)}; got 'codx'",
     ),
     "unknown sandbox": (
         f"instruction: hi\nsandbox: vm\n{EVALUATOR}",
@@ -299,7 +300,7 @@ def test_a_missing_file_is_said_to_be_missing(file: Path) -> None:
 @pytest.mark.parametrize("content", [b"\xff\xfe", None])
 def test_a_file_that_is_no_text_or_no_file_cannot_be_read(file: Path, content: bytes | None) -> None:
     if content is None:
-        file.mkdir()
+        os.mkfifo(file)
     else:
         file.write_bytes(content)
     with pytest.raises(ScenarioError, match="cannot be read"):

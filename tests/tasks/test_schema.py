@@ -11,7 +11,7 @@ from jsonschema import Draft202012Validator, ValidationError  # type: ignore[imp
 from ruamel.yaml import YAML
 
 from polar_mitm.tasks.fields import TaskSet
-from polar_mitm.tasks.scenario import Scenario
+from polar_mitm.tasks.scenario import NOT_IN_FILE, Scenario
 from polar_mitm.tasks.schema import files, scenario_schema
 
 ROOT = Path(__file__).parents[2]
@@ -65,7 +65,7 @@ def test_the_table_of_the_docs_names_every_field() -> None:
     page = (ROOT / "docs/scenarios.md").read_text()
     table = page.partition("| field | default | meaning |")[2].partition("\n\n")[0]
     named = {name for row in table.splitlines() for name in re.findall(r"`(\w+)`", row.partition(" | ")[0])}
-    assert named == set(Scenario.model_fields) - {"path"}
+    assert named == set(Scenario.model_fields) - NOT_IN_FILE
 
 
 def test_the_docs_name_every_field_of_a_task_set() -> None:

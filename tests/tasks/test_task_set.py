@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from polar_mitm.tasks.problems import ScenarioError
+from polar_mitm.tasks.errors import ScenarioError
 from polar_mitm.tasks.reading import load
 from polar_mitm.tasks.task_set import Task, tasks_of
 

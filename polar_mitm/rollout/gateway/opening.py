@@ -9,7 +9,7 @@ import orjson
 
 from polar_mitm.client.nodes import Assignment
 from polar_mitm.engine.client import Engine
-from polar_mitm.harnesses import HARNESSES
+from polar_mitm.harnesses import HARNESSES, RUNNABLE
 from polar_mitm.harnesses.window import too_long
 from polar_mitm.prompts import Tokens
 from polar_mitm.proxy.border import Border
@@ -19,10 +19,11 @@ from polar_mitm.rollout.sample import Job, Sample
 from polar_mitm.rollout.ways_in import refusal
 from polar_mitm.sandboxes import SANDBOXES
 from polar_mitm.sandboxes.base import SandboxError
-from polar_mitm.tasks.problems import ScenarioError
+from polar_mitm.tasks.errors import ScenarioError
 from polar_mitm.tasks.reading import bundled, load
 from polar_mitm.tasks.scenario import Scenario
 from polar_mitm.tasks.task_set import Task
+from polar_mitm.tasks.work import work_of
 
 type Make = Callable[[Job, Task, int, int, str], Sample]
 """Makes the sample of a job and a task: its number, its attempt, its session's id. It opens the session."""
@@ -44,7 +45,11 @@ class Opening:
     async def __call__(self, assignment: Assignment) -> Sample:
         """Raises CannotOpen, ScenarioError, HarnessMissing and OSError."""
         scenario = await asyncio.to_thread(self._scenario, assignment)
-        harness, sandbox = HARNESSES[scenario.harness], SANDBOXES[scenario.sandbox]
+        instruction, data = assignment.instruction, dict(assignment.data)
+        if scenario.tasks is not None and scenario.tasks.harbor is not None:
+            scenario, given = await asyncio.to_thread(_of_harbor, scenario)
+            instruction, data = instruction or given.instruction, given.data | data
+        harness, sandbox = RUNNABLE[scenario.harness], SANDBOXES[scenario.sandbox]
         installed = await asyncio.to_thread(harness.find)
         window = scenario.window or self.engine.capabilities.max_model_len
         why = refusal(scenario.intercept, sandbox) or (window and too_long(harness, window, HARNESSES.values()))
@@ -64,8 +69,7 @@ class Opening:
             self.tokens,
             self.tokens_reason,
         )
-        instruction = assignment.instruction or scenario.instruction_text
-        task = Task(assignment.task_id, instruction, dict(assignment.data))
+        task = Task(assignment.task_id, instruction or scenario.instruction_text, data)
         return self.make(job, task, assignment.sample, assignment.attempt, assignment.session_id)
 
     def _scenario(self, assignment: Assignment) -> Scenario:
@@ -73,7 +77,7 @@ class Opening:
         changes: dict[str, object] = dict(assignment.changes)
         if isinstance(assignment.scenario, str):
             scenario = load(self._named(assignment.scenario), changes)
-            if scenario.tasks is not None and assignment.instruction is None:
+            if scenario.tasks is not None and scenario.tasks.file is not None and assignment.instruction is None:
                 raise CannotOpen(f"scenario {scenario.name} is a set of tasks: say which, by `instruction` and `data`")
             return scenario
         path = self.assignments / f"{assignment.session_id}.yaml"
@@ -85,7 +89,7 @@ class Opening:
         fields.setdefault("name", "task")
         path.write_bytes(orjson.dumps(fields))  # JSON is YAML
         scenario = load(path, changes)
-        if scenario.tasks is not None:
+        if scenario.tasks is not None and scenario.tasks.file is not None:
             raise ScenarioError(path, None, "tasks", "expected one task: a task request is one")
         return scenario
 
@@ -95,3 +99,10 @@ class Opening:
         if self.scenarios and (path := self.scenarios / f"{name}.yaml").is_file():
             return path
         return bundled(name)
+
+
+def _of_harbor(scenario: Scenario) -> tuple[Scenario, Task]:
+    match work_of(scenario):
+        case [(made, [task])]:
+            return made, task
+    raise ScenarioError(scenario.path, None, "tasks.harbor", "expected one task folder: a task request is one task")

@@ -10,16 +10,28 @@ from pydantic import Field
 from polar_mitm.tasks.evaluators.answer import Answer
 from polar_mitm.tasks.evaluators.base import Evaluation, EvaluatorFields, Finished
 from polar_mitm.tasks.evaluators.command import Command
+from polar_mitm.tasks.evaluators.harbor import Harbor
 from polar_mitm.tasks.evaluators.python import Python
 from polar_mitm.tasks.evaluators.session_completed import SessionCompleted
 
-__all__ = ["EVALUATORS", "Answer", "Command", "Evaluation", "Evaluator", "Finished", "Python", "SessionCompleted"]
+__all__ = [
+    "EVALUATORS",
+    "Answer",
+    "Command",
+    "Evaluation",
+    "Evaluator",
+    "Finished",
+    "Harbor",
+    "Python",
+    "SessionCompleted",
+]
 
-type Evaluator = Annotated[Command | SessionCompleted | Python | Answer, Field(discriminator="type")]
+type Evaluator = Annotated[Command | SessionCompleted | Python | Answer | Harbor, Field(discriminator="type")]
 
 EVALUATORS: dict[str, type[EvaluatorFields]] = {
     "command": Command,
     "session_completed": SessionCompleted,
     "python": Python,
     "answer": Answer,
+    "harbor": Harbor,
 }

@@ -1,13 +1,17 @@
 """What an evaluator gets and what it gives. It grades an outcome; it never changes the session."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
+from statistics import fmean
 from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict
 
+from polar_mitm.capture.folder import RewardFrom
 from polar_mitm.sandboxes import Sandbox
+from polar_mitm.tasks.harbor.place import HarborPlace
 
 
 @dataclass(slots=True, frozen=True)
@@ -31,6 +35,8 @@ class Finished:
     """Where the task wants its workspace; None is the sandbox's own place."""
     task_folder: Path
     """What the paths in an evaluator's fields are relative to: the scenario's folder."""
+    harbor: HarborPlace | None = None
+    """Of a Harbor task: where it was worked on."""
 
 
 @dataclass(slots=True)
@@ -39,18 +45,29 @@ class Evaluation:
 
     reward: float | None
     rewards: dict[str, float] = field(default_factory=dict)
-    """Every reward by name; `reward` is among them."""
+    """Every reward by name."""
     error: str | None = None
     output: str = ""
     """What the evaluator printed."""
+    reward_from: RewardFrom | None = None
+    """What `reward` is."""
+
+    @classmethod
+    def named(cls, rewards: Mapping[str, float], output: str = "") -> Self:
+        """Of one reward or more. A reward that is not finite is none."""
+        if odd := next((name for name, reward in rewards.items() if not math.isfinite(reward)), None):
+            return cls.failed(f"the reward {odd} is not finite: {rewards[odd]}", output)
+        which: RewardFrom = "reward" if "reward" in rewards else "only" if len(rewards) == 1 else "mean"
+        reward = rewards["reward"] if which == "reward" else fmean(rewards.values())
+        return cls(reward, dict(rewards), output=output, reward_from=which)
 
     @classmethod
     def of(cls, name: str, reward: float, output: str = "") -> Self:
-        return cls(reward, {name: reward}, None, output)
+        return cls.named({name: reward}, output)
 
     @classmethod
     def failed(cls, error: str, output: str = "") -> Self:
-        return cls(None, {}, error, output)
+        return cls(None, error=error, output=output)
 
 
 class EvaluatorFields(BaseModel):

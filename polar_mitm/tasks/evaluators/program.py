@@ -95,7 +95,7 @@ async def run(
             ended = await finished.sandbox.run(spec)
         except SandboxError as error:
             return Evaluation.failed(f"the evaluator's sandbox failed: {error}")
-        printed = [_tail(path) for path in (spec.stdout, spec.stderr)]
+        printed = [tail(path) for path in (spec.stdout, spec.stderr)]
     output = "".join(printed)
     if ended.timed_out or ended.code is None:
         return Evaluation.failed(f"the evaluator's command took more than {timeout_s:g} s", output)
@@ -119,7 +119,14 @@ def _snapshot(source: Path, target: Path) -> None:
     shutil.copytree(source, target, symlinks=True, ignore=special)
 
 
-def _tail(path: Path) -> str:
-    with path.open("rb") as file:
-        file.seek(max(0, path.stat().st_size - 4 * OUTPUT_LIMIT))
-        return file.read().decode(errors="replace")[-OUTPUT_LIMIT:]
+def tail(path: Path) -> str:
+    """The end of what a program printed into a file; empty where there is none, or something else in its place."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return ""
+    with os.fdopen(handle, "rb") as file:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            return ""
+        file.seek(max(0, os.fstat(handle).st_size - 4 * OUTPUT_LIMIT))
+        return file.read(4 * OUTPUT_LIMIT).decode(errors="replace")[-OUTPUT_LIMIT:]

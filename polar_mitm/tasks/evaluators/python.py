@@ -90,6 +90,4 @@ def _read(returned: str, function: str, output: str) -> Evaluation:
     numbers = {name: number for name, number in named.items() if isinstance(number, int | float)}
     if not numbers or len(numbers) < len(named) or not all(map(math.isfinite, numbers.values())):
         return Evaluation.failed(f"{function} returned {returned.strip()[:200]}, which is no finite reward", output)
-    rewards = {name: float(number) for name, number in numbers.items()}
-    reward = rewards.get("reward", sum(rewards.values()) / len(rewards))
-    return Evaluation(reward, {"reward": reward} | rewards, None, output)
+    return Evaluation.named({name: float(number) for name, number in numbers.items()}, output)
