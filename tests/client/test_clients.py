@@ -29,12 +29,12 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     command = [polar, "rollout", "serve", "--state", folder / "state", "--port", "0", "--token-file", token]
     with (folder / "log").open("wb") as log, subprocess.Popen(command, stdout=log, stderr=log) as server:
         try:
-            yield _until_open(folder / "log", server)
+            yield until_open(folder / "log", server)
         finally:
             server.terminate()
 
 
-def _until_open(log: Path, server: "subprocess.Popen[bytes]") -> str:
+def until_open(log: Path, server: "subprocess.Popen[bytes]") -> str:
     deadline = time.monotonic() + LIMIT_S
     while time.monotonic() < deadline and server.poll() is None:
         if found := re.search(r"http://127\.0\.0\.1:\d+", log.read_text()):
