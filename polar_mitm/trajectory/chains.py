@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 from polar_mitm.trajectory.ends import EndTokens
 from polar_mitm.trajectory.fate import Fate
@@ -16,6 +16,9 @@ def leads(member: "Member") -> bool:
     """Whether the conversation goes on from it; a side request and an answer that was lost are dead ends."""
     return member.fate.bin in ("trained", "invalid") and not side(member.call)
 
+
+CONTINUING: Final = ("extends", "template_tail", "rewritten")
+"""Relations of a prompt that begins with all of its parent's."""
 
 type Builder = Literal["per_request", "prefix_merging"]
 type Rewritten = Literal["fork", "substitute"]
@@ -79,9 +82,9 @@ class Chains:
         if not call.continuable:
             return link.relation
         member = Member(link, fate, link.relation, len(call.sampled), 0)
-        if link.parent is not None and leads(member):
+        if link.parent is not None and link.tokens in CONTINUING and leads(member):
             first = self._continued.setdefault(link.parent.call_id, call)
-            if first is not call and link.relation in ("extends", "template_tail", "rewritten", "diverges"):
+            if first is not call and link.relation in CONTINUING:
                 member.relation = "rewound"
         chain = self._chain(link.parent)
         if self._builder == "prefix_merging" and chain and self._continues(member, chain) and self._join(chain, member):
@@ -92,7 +95,7 @@ class Chains:
 
     def _continues(self, member: Member, chain: Chain) -> bool:
         link = member.link
-        return leads(member) and chain.tip is link.parent and link.bare in ("extends", "template_tail", "rewritten")
+        return leads(member) and chain.tip is link.parent and link.bare in CONTINUING
 
     def _join(self, chain: Chain, member: Member) -> bool:
         link, last = member.link, chain.members[-1]
