@@ -60,7 +60,7 @@ async def other(url: str) -> AsyncIterator[AsyncRolloutClient]:
         yield client
 
 
-def test_a_task_is_accepted_once_listed_and_cancelled(client: RolloutClient) -> None:
+def test_P154_a_task_is_accepted_once_listed_and_cancelled(client: RolloutClient) -> None:
     request = TaskRequest(task_id="one", scenario="hello", num_samples=3, metadata={"epoch": 2})
     task = client.submit(request, idempotency_key="k1")
     assert (task.task_id, task.status, task.samples.queued) == ("one", "queued", 3)
