@@ -19,6 +19,7 @@ from tornado.ioloop import IOLoop
 from tornado.platform.asyncio import BaseAsyncIOLoop
 
 from polar_mitm.home import home
+from polar_mitm.proxy.authority import make_authority
 from polar_mitm.proxy.context import keep_masters_apart
 from polar_mitm.proxy.look import Look
 from polar_mitm.proxy.standalone import Standalone
@@ -135,7 +136,10 @@ class EmbeddedProxy(_Embedded):
         return self._master.web_url
 
     async def __aenter__(self) -> Self:
-        self.confdir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        try:
+            make_authority(self.confdir)
+        except OSError as error:
+            raise ProxyFailed(f"the certificate authority in {self.confdir} cannot be made: {error}") from error
         modes = [f"regular@{self.port}", f"reverse:http://polar.invalid@{self.base_url_port}"]
         if self.names:
             modes.append("reverse:https://polar.invalid@0")

@@ -1,0 +1,75 @@
+"""What is done to the processes and to the network between them, in an order that a seed fixes."""
+
+import asyncio
+import random
+from collections import Counter
+from dataclasses import dataclass, field
+
+from bench.chaos.processes import Program
+from bench.chaos.relay import Relay
+
+KINDS = (
+    "kill gateway",
+    "kill server",
+    "pause gateway",
+    "pause server",
+    "cut connections",
+    "no network",
+    "gateway's disk full",
+    "server's disk full",
+)
+LONGEST_S = 4.0
+"""Of a fault that lasts. A gateway that is silent for two seconds is given up on here."""
+
+
+@dataclass(slots=True)
+class Faults:
+    server: Program
+    gateways: list[Program]
+    relays: list[Relay]
+    dice: random.Random
+    done: Counter[str] = field(default_factory=Counter)
+    cut_off: int = 0
+    """Connections."""
+
+    async def one(self) -> None:
+        """One fault, to its end: what was ended runs again, and what was kept from something has it back."""
+        kind = self.dice.choice(KINDS)
+        gateway, relay = self.dice.choice(self.gateways), self.dice.choice(self.relays)
+        lasts = self.dice.uniform(0.1, LONGEST_S)
+        target = gateway if "gateway" in kind else self.server
+        match kind.split():
+            case ["kill", _]:
+                target.kill()
+                await asyncio.sleep(lasts / 4)
+                target.start()
+            case ["pause", _]:
+                target.stop()
+                try:
+                    await asyncio.sleep(lasts)
+                finally:
+                    target.go_on()
+            case ["cut", _]:
+                for each in self.relays:
+                    self.cut_off += each.cut()
+            case ["no", _]:
+                relay.dark = True
+                self.cut_off += relay.cut()
+                try:
+                    await asyncio.sleep(lasts)
+                finally:
+                    relay.dark = False
+            case [_, "disk", _]:
+                target.fill_disk()
+                try:
+                    await asyncio.sleep(lasts)
+                finally:
+                    target.free_disk()
+        self.done[kind] += 1
+
+    def mend(self) -> int:
+        """Begin what has ended by itself meanwhile; how many those were."""
+        ended = [program for program in (self.server, *self.gateways) if not program.alive]
+        for program in ended:
+            program.start()
+        return len(ended)

@@ -1,0 +1,95 @@
+"""The processes that faults are done to: started, killed, stopped, kept from writing, started again."""
+
+import ctypes
+import multiprocessing
+import os
+import resource
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+from typing import Any
+
+CONTEXT = multiprocessing.get_context("forkserver")
+CONTEXT.set_forkserver_preload(["bench.chaos.simulated", "polar_mitm.cli"])
+"""Imported once: a start is a fork, and as quick as the process's own work lets it be."""
+
+PR_SET_PDEATHSIG = 1
+ENDING_S = 10.0
+
+
+@dataclass(slots=True)
+class Program:
+    """A process that is begun again on the same state: `work` with `arguments`, in a process of its own."""
+
+    name: str
+    work: Callable[..., None]
+    arguments: tuple[Any, ...]
+    log: Path
+    process: ForkServerProcess | None = None
+    starts: int = field(default=0)
+
+    def start(self) -> None:
+        self.starts += 1
+        self.process = CONTEXT.Process(
+            target=_child, args=(self.log, self.work, self.arguments), name=self.name, daemon=True
+        )
+        self.process.start()
+
+    @property
+    def alive(self) -> bool:
+        return self.process is not None and self.process.is_alive()
+
+    def kill(self) -> None:
+        self._signal(signal.SIGKILL)
+        if self.process:
+            self.process.join(ENDING_S)
+
+    def stop(self) -> None:
+        self._signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def fill_disk(self) -> None:
+        """From now on no file of its own can be written."""
+        self._limit(0)
+
+    def free_disk(self) -> None:
+        self._limit(resource.RLIM_INFINITY)
+
+    def _limit(self, most: int) -> None:
+        if self.alive:
+            try:
+                resource.prlimit(self._pid, resource.RLIMIT_FSIZE, (most, resource.RLIM_INFINITY))
+            except ProcessLookupError:
+                return
+
+    def _signal(self, number: int) -> None:
+        if self.alive:
+            try:
+                os.kill(self._pid, number)
+            except ProcessLookupError:
+                return
+
+    @property
+    def _pid(self) -> int:
+        assert self.process
+        assert self.process.pid
+        return self.process.pid
+
+
+def _child(log: Path, work: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # it ends with whoever began it
+    handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(handle, 1)
+    os.dup2(handle, 2)
+    work(*arguments)
+
+
+def rollout_server(arguments: list[str]) -> None:
+    """`polar rollout serve`."""
+    from polar_mitm.cli import app
+
+    app(["rollout", "serve", *arguments])

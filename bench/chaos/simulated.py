@@ -1,0 +1,72 @@
+"""A gateway whose harness only sleeps and calls the model. All else is real: proxy, capture, stages, reports."""
+
+import asyncio
+import os
+import random
+from functools import partial
+from pathlib import Path
+
+import aiohttp
+
+from polar_mitm.engine.client import Engine
+from polar_mitm.rollout.gateway.node import Node
+from polar_mitm.rollout.gateway.settings import Settings
+from polar_mitm.rollout.sample import Job, Sample
+from polar_mitm.sandboxes.base import SandboxError
+from polar_mitm.tasks.evaluators import Evaluation
+from polar_mitm.tasks.task_set import Task
+
+SLOWEST_S = 0.4
+"""Of a stage."""
+CALL_S = 30.0
+BODY = {"model": "fake", "messages": [{"role": "user", "content": "Say hello."}], "max_tokens": 16}
+
+
+class Simulated(Sample):
+    """Its reward is 1 for even samples and 0 for odd ones. Whoever is begun is written into the ledger first."""
+
+    def __init__(self, ledger: Path, job: Job, task: Task, sample: int, attempt: int, session_id: str) -> None:
+        super().__init__(job, task, sample, attempt, session_id)
+        self.ledger = ledger
+        self.dice = random.Random(session_id)
+        self.number = sample
+
+    async def prepare(self) -> None:
+        await self._sleep()
+
+    async def run(self, timeout_s: float | None = None) -> None:
+        self._begin()
+        url = f"http://127.0.0.1:{self.job.proxy.base_url_port}/s/{self.session.id}/v1/chat/completions"
+        headers = {"Authorization": f"Bearer {self.session.token}"}
+        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=CALL_S)) as client:
+            for _ in range(self.dice.randint(1, 2)):
+                await self._sleep()
+                async with client.post(url, json=BODY, headers=headers) as answer:
+                    if answer.status != 200:
+                        raise SandboxError(f"a call was answered {answer.status}: {(await answer.text())[:200]}")
+
+    async def grade(self) -> None:
+        await self._sleep()
+        self._evaluated(Evaluation.of("even", float(self.number % 2 == 0)))
+        await self.close("completed", None, 0)
+
+    def _begin(self) -> None:
+        """One write at the end of a file is whole, also where several gateways write."""
+        handle = os.open(self.ledger, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        try:
+            os.write(handle, f"{self.session.id}\n".encode())
+        finally:
+            os.close(handle)
+
+    async def _sleep(self) -> None:
+        await asyncio.sleep(self.dice.uniform(0, SLOWEST_S))
+
+
+def serve(settings: Settings, ledger: Path) -> None:
+    """Run until the process is ended."""
+
+    async def main() -> None:
+        async with Engine(settings.engine_url) as engine:
+            await Node(settings, engine, make=partial(Simulated, ledger)).serve()
+
+    asyncio.run(main())
