@@ -40,6 +40,9 @@ DERENDER: Final = "/v1/chat/completions/derender"
 _GENERATES: Final = frozenset({"max_tokens", "stop"})
 """What the generate route alone is told: a prompt's room depends on how it is built, and the routes that read a chat
 request take few stop strings (4, vLLM's VLLM_MAX_STOP_STRINGS)."""
+_BEGINNING: Final = 2
+"""Ids that prompts of one conversation have in common at the least, whatever their template puts near the front: the
+mark of their beginning and what follows it. Those of two tokenizers have one by chance."""
 _NOT_OFFERED: Final = (401, 403, 404, 405, 501)
 
 
@@ -170,6 +173,9 @@ class TokenIn:
         cut = cut_of(continuation, end)
         other = {**asked, "messages": other_words(messages, continuation.follows)}
         before = agreeing(rendered, continuation.ids[: continuation.prompt_len])
+        if before < _BEGINNING:
+            what = "it begins the same conversation with other tokens: was it restarted with another model?"
+            raise NotBuilt("engine", what)
         start = tail_start(rendered, await self.render(other, deadline), cut, at_least=before)
         ids = joined(continuation, rendered, start, end)
         if len(ids) >= self.window:

@@ -191,13 +191,24 @@ async def test_a_prompt_that_does_not_fit_is_the_same_error_as_in_chat() -> None
 
 async def test_ids_that_the_engine_refuses_are_given_up_for_a_rendered_prompt() -> None:
     async with FakeVllm() as fake, Engine(fake.url) as engine:
-        request, _ = following(
-            await engine.chat(ChatRequest((asked(),)), tokens="exact"), ChatRequest((asked(),)), asked("b")
-        )
-        foreign = Continuation([70000, 80000, 2], 2, True, 2)
+        first = await engine.chat(ChatRequest((asked(),)), tokens="exact")
+        request, _ = following(first, ChatRequest((asked(),)), asked("b"))
+        foreign = Continuation([*first.prompt_ids, 70000, 2], len(first.prompt_ids), True, 2)
         sample = await engine.chat(request, tokens="exact", continuation=foreign)
     assert (sample.text, sample.tokens, sample.built_ids, sample.broken) == ("Hello.", "exact", 0, "engine")
     assert sample.why.startswith("it refused the ids: the prompt and max_tokens are longer than the window, or a token")
+
+
+async def test_an_engine_that_came_back_with_another_tokenizer_is_sent_none_of_the_old_ids() -> None:
+    async with FakeVllm(CALLING) as fake, Engine(fake.url) as engine:
+        request = ChatRequest((asked(),), tools=(RUN,))
+        first = await engine.chat(request, tokens="exact")
+        again, continuation = following(first, request, ToolResult(first.tool_calls[0].id, (Text("ok"),)))
+        prompt_ids = fake._prompt_ids
+        fake._prompt_ids = lambda body: [token ^ 1 for token in prompt_ids(body)]  # type: ignore[method-assign]
+        second = await engine.chat(again, tokens="exact", continuation=continuation)
+    assert (second.built_ids, second.broken) == (0, "engine")
+    assert second.why.endswith("was it restarted with another model?")
 
 
 async def test_an_engine_that_fails_on_built_ids_is_not_asked_again_with_others() -> None:
