@@ -10,7 +10,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,10 +21,23 @@ from polar_mitm.harnesses import HARNESSES, HarnessMissing
 from polar_mitm.harnesses.base import Intercept
 from polar_mitm.rollout.ways_in import refusal
 from polar_mitm.sandboxes import SANDBOXES
-from tests.live.polar import left, run, scenario_for
+from tests.live.lineage import compaction_scenario, wrong_with_compaction, wrong_with_sub_agent
+from tests.live.polar import SCENARIOS, Left, left, run, scenario_for
 
 DOCS = Path(__file__).parents[2] / "docs" / "harnesses.md"
 MODES: tuple[Intercept, ...] = get_args(Intercept.__value__)
+
+
+NO_AGENTS = "it has no sub-agents"
+WITHOUT = {
+    "mini-swe-agent": (NO_AGENTS, "it never compacts"),
+    "command": (NO_AGENTS, "its own affair"),
+}
+WITHOUT_ONE = {
+    "pi": (NO_AGENTS, ""),
+    "pi-frozen": (NO_AGENTS, ""),
+    "gemini-cli": ("", "it compresses between two prompts of a person, and has one"),
+}
 
 
 @dataclass(slots=True, frozen=True)
@@ -84,12 +97,39 @@ def measured(engine_url: str, harness: str, version: str, mode: str, sandbox: st
         invalid = [call.checks.invalid_reason or "invalid" for call in calls if not call.checks.valid]
         why = ""
         if session.status != "completed":
-            why = f"{session.status}: {session.reason}"
+            why = f"{session.status}: {session.status_reason}"
         elif not made:
             why = "the file is not there"
         elif invalid:
             why = f"{len(invalid)} of {len(calls)} calls are invalid: {invalid[0]}"
         return Cell(harness, version, mode, sandbox, why, len(calls), made, seconds)
+
+
+def agents(engine_url: str, harnesses: Sequence[str]) -> Iterator[tuple[str, str, str]]:
+    """Harness, what came of a sub-agent, what came of a compaction; each `yes, N calls` or why not."""
+    for harness in harnesses:
+        if harness in WITHOUT:
+            yield (harness, *WITHOUT[harness])
+            continue
+        with tempfile.TemporaryDirectory(prefix="polar-matrix-") as folder:
+            work = Path(folder)
+            sub_agent, compaction = WITHOUT_ONE.get(harness, ("", ""))
+            sub_agent = sub_agent or shown(
+                engine_url, SCENARIOS / "sub_agent.yaml", harness, work / "sub", wrong_with_sub_agent
+            )
+            compaction = compaction or shown(
+                engine_url, compaction_scenario(harness, work), harness, work / "compaction", wrong_with_compaction
+            )
+        yield harness, sub_agent, compaction
+
+
+def shown(engine_url: str, scenario: Path, harness: str, out: Path, wrong: Callable[[str, Left], str]) -> str:
+    ended = run("run-task", scenario, "--harness", harness, "--engine-url", engine_url, "--out", out, "--json")
+    there = left(out) if out.exists() else []
+    if not there:
+        return f"no: {(ended.stderr.strip().splitlines() or [''])[-1]}"
+    problems = wrong(harness, there[0])
+    return f"no: {problems}" if problems else f"yes, {len(there[0].calls)} calls"
 
 
 def written(text: str, mark: str, lines: Sequence[str]) -> str:
@@ -159,8 +199,13 @@ def main() -> None:
             print(cell.row(), flush=True)
             rows.append(cell.row())
             broken += bool(cell.why) and not cell.cannot
+        more = ["| harness | sub-agent | compaction |", "|---|---|---|"]
+        for row in agents(url, arguments.harness or list(HARNESSES)):
+            more.append(f"| {' | '.join(row)} |")
+            print(more[-1], flush=True)
+            broken += any(cell.startswith("no: ") for cell in row)
     if not arguments.harness:
-        DOCS.write_text(written(text, "matrix", rows))
+        DOCS.write_text(written(written(text, "matrix", rows), "agents", more))
     sys.exit(bool(broken))
 
 

@@ -19,10 +19,10 @@ LIMIT_S = 240.0
 
 
 def run(
-    *arguments: str | Path, env: dict[str, str] | None = None, cwd: Path | None = None
+    *arguments: str | Path, env: dict[str, str] | None = None, cwd: Path | None = None, limit_s: float = LIMIT_S
 ) -> subprocess.CompletedProcess[str]:
     command = [str(POLAR), *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, env=env, cwd=cwd, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=limit_s, env=env, cwd=cwd, check=False)
 
 
 def scenario_for(harness: str) -> Path:

@@ -1,0 +1,117 @@
+"""What is recorded of sub-agents and of compactions: the kind of each call, what it continues, whom it names.
+
+Both scenarios are scripted, so that it is known which calls there must be.
+"""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Final
+
+from polar_mitm.capture.record import Call
+from tests.live.polar import SCENARIOS, Left
+
+SUB_AGENTS: Final = ("claude-code", "codex", "qwen-code", "gemini-cli", "opencode")
+
+WINDOWS: Final = {
+    "pi": 16_000,
+    "pi-frozen": 16_000,
+    "claude-code": 45_000,
+    "codex": 32_000,
+    "qwen-code": 45_000,
+    "opencode": 32_000,
+}
+"""Tokens that each harness is told of, small enough for three outputs of 9,000 tokens to fill it. gemini-cli compresses
+between two prompts only, and has one here; mini-swe-agent never does."""
+
+IDS: Final[Mapping[str, tuple[str, str, str]]] = {
+    "claude-code": ("x-claude-code-session-id", "", "x-claude-code-agent-id"),
+    "codex": ("session-id", "x-codex-parent-thread-id", "thread-id"),
+    "opencode": ("", "x-parent-session-id", "x-session-id"),
+}
+"""By harness: what main agent and sub-agent have in common, what names the main agent, what the sub-agent alone."""
+
+
+def compaction_scenario(harness: str, folder: Path) -> Path:
+    """The scenario for this harness, with its window, in a file of its own."""
+    text = (SCENARIOS / "compaction.yaml").read_text()
+    for line, other in (
+        ("window: 16000\n", f"window: {WINDOWS[harness]}\n"),
+        ("harness: pi\n", f"harness: {harness}\n"),
+    ):
+        assert line in text
+        text = text.replace(line, other)
+    file = folder / f"compaction-{harness}.yaml"
+    file.write_text(text)
+    return file
+
+
+def wrong_with_sub_agent(harness: str, there: Left) -> str:
+    """What is wrong with the session of scenarios/sub_agent.yaml; empty when all is right."""
+    turns, subs = of_kind(there.calls, "turn"), of_kind(there.calls, "subagent")
+    steps = 3 if harness == "gemini-cli" else 2
+    checks = {
+        f"status {there.session.status}: {there.session.status_reason}": there.session.status == "completed",
+        f"reward {there.session.reward}": there.session.reward == 1.0,
+        f"kinds {sorted(kinds(there.calls))}": kinds(there.calls) - {"title"} == {"turn", "subagent"},
+        "an invalid call": all(call.checks.valid for call in there.calls),
+        "the main agent's steps": forced(turns) == 2,
+        "the sub-agent's steps": forced(subs) == steps,
+        "the main agent's turns do not continue each other": chained(turns),
+        "the sub-agent's turns do not continue each other": chained(subs),
+        "the ids of the two agents": named(harness, turns, subs),
+    }
+    return "; ".join(what for what, right in checks.items() if not right)
+
+
+def wrong_with_compaction(harness: str, there: Left) -> str:
+    """What is wrong with the session of scenarios/compaction.yaml; empty when all is right."""
+    turns, compactions = of_kind(there.calls, "turn"), of_kind(there.calls, "compaction")
+    roots = [call for call in turns if call.parent_call_id is None]
+    checks = {
+        f"status {there.session.status}: {there.session.status_reason}": there.session.status == "completed",
+        f"reward {there.session.reward}": there.session.reward == 1.0,
+        f"kinds {sorted(kinds(there.calls))}": kinds(there.calls) - {"title"} == {"turn", "compaction"},
+        "an invalid call": all(call.checks.valid for call in there.calls),
+        "each step is taken once": forced(turns) == 4,
+        "the summary is the scripted one": forced(compactions) == len(compactions) > 0,
+        "no conversation began anew": len(roots) == 1 + len(compactions) or harness == "qwen-code",
+        "the window's number does not rise": harness != "codex" or windows(turns) == list(range(len(roots))),
+    }
+    return "; ".join(what for what, right in checks.items() if not right)
+
+
+def kinds(calls: Iterable[Call]) -> set[str]:
+    return {call.origin.kind for call in calls}
+
+
+def of_kind(calls: Iterable[Call], kind: str) -> list[Call]:
+    return [call for call in calls if call.origin.kind == kind]
+
+
+def forced(calls: Iterable[Call]) -> int:
+    return sum(bool(call.response and call.response.forced) for call in calls)
+
+
+def chained(calls: list[Call]) -> bool:
+    """Whether each continues an earlier one of them, but for the first."""
+    ids = {call.identity.call_id for call in calls}
+    return calls[0].parent_call_id is None and all(call.parent_call_id in ids for call in calls[1:])
+
+
+def named(harness: str, turns: list[Call], subs: list[Call]) -> bool:
+    """Whether the headers tell the two apart, and whose the sub-agent is. Some harnesses send none."""
+    if harness not in IDS:
+        return True
+    common, of_main, own = IDS[harness]
+    main = turns[0].origin.harness_ids
+    return all(
+        main.get(common) == call.origin.harness_ids.get(common)
+        and (not of_main or call.origin.harness_ids.get(of_main) == main.get(own))
+        and call.origin.harness_ids.get(own) not in (None, main.get(own))
+        for call in subs
+    )
+
+
+def windows(turns: list[Call]) -> list[int]:
+    """The numbers of Codex's windows, each once."""
+    return sorted({int(call.origin.harness_ids["x-codex-window-id"].rpartition(":")[2]) for call in turns})
