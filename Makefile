@@ -70,6 +70,10 @@ bench-keepalive: $(READY) ## hold a stream of each provider open for a minute an
 live-tokens: $(READY) ## chat and exact prompts in three harnesses; write the table in docs/trajectories.md: make live-tokens URL=...
 	@$(BIN)/python -m bench.live_tokens --engine-url $(URL)
 
+.PHONY: chaos
+chaos: $(READY) ## 2,000 sessions on a rollout server and three gateways under 200 seeded faults; what was lost or doubled
+	@$(BIN)/python -m bench.chaos $(ARGS)
+
 .PHONY: soak
 soak: $(READY) ## 50 sessions at once on a running engine, killed and resumed ten times: make soak URL=http://127.0.0.1:8000
 	@$(BIN)/python -m bench.soak --engine-url $(URL)

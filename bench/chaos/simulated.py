@@ -19,7 +19,6 @@ from polar_mitm.tasks.task_set import Task
 SLOWEST_S = 0.4
 """Of a stage."""
 CALL_S = 30.0
-BODY = {"model": "fake", "messages": [{"role": "user", "content": "Say hello."}], "max_tokens": 16}
 
 
 class Simulated(Sample):
@@ -39,9 +38,11 @@ class Simulated(Sample):
         url = f"http://127.0.0.1:{self.job.proxy.base_url_port}/s/{self.session.id}/v1/chat/completions"
         headers = {"Authorization": f"Bearer {self.session.token}"}
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=CALL_S)) as client:
-            for _ in range(self.dice.randint(1, 2)):
+            for turn in range(self.dice.randint(1, 2)):
                 await self._sleep()
-                async with client.post(url, json=BODY, headers=headers) as answer:
+                messages = [{"role": "user", "content": f"Say hello for the {turn + 1}. time."}]
+                body = {"model": "fake", "messages": messages, "max_tokens": 16}
+                async with client.post(url, json=body, headers=headers) as answer:
                     if answer.status != 200:
                         raise SandboxError(f"a call was answered {answer.status}: {(await answer.text())[:200]}")
 

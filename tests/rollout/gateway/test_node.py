@@ -1,0 +1,170 @@
+"""A gateway as a whole, against a stand-in for the rollout server and for the engine."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+from typer.testing import CliRunner
+
+from polar_mitm.cli import app
+from polar_mitm.engine.client import Engine
+from polar_mitm.rollout.gateway import fitness
+from polar_mitm.rollout.gateway.node import Node
+from polar_mitm.rollout.gateway.problems import Displaced
+from polar_mitm.rollout.gateway.settings import Settings, Workers
+from polar_mitm.rollout.resume import RunBusy
+from tests.fakes.vllm import FakeVllm, Reply
+from tests.rollout.gateway.attempts import assignment
+from tests.rollout.gateway.fake_server import TOKEN, FakeServer
+
+PATIENCE_S = 40.0
+SCRIPT = """curl -sS -H "Authorization: Bearer $OPENAI_API_KEY" -H "Content-Type: application/json" \
+-d '{"model":"m","messages":[{"role":"user","content":"hi"}]}' "$OPENAI_BASE_URL/chat/completions"; sleep %s"""
+
+
+def scenario(seconds: float) -> dict[str, object]:
+    return {
+        "name": "curl",
+        "instruction": "Say hello.",
+        "harness": "command",
+        "command": ["bash", "-c", SCRIPT % seconds],
+        "sandbox": "host",
+        "model": "fake",
+        "evaluator": {"type": "command", "run": 'grep -q Hello "$POLAR_ANSWER"'},
+    }
+
+
+class Rig:
+    """One gateway's state folder, server and engine; `node()` runs a life of it."""
+
+    def __init__(self, server: FakeServer, vllm: FakeVllm, state: Path) -> None:
+        self.server, self.vllm, self.state = server, vllm, state
+
+    @asynccontextmanager
+    async def node(self) -> AsyncIterator[Node]:
+        settings = Settings(
+            server_url=self.server.url,
+            token=TOKEN,
+            engine_url=self.vllm.url,
+            state=self.state,
+            name="gw",
+            workers=Workers(1, 1, 1, 1, 1),
+        )
+        async with Engine(self.vllm.url) as engine:
+            node = Node(settings, engine)
+            serving = asyncio.create_task(node.serve())
+            try:
+                await self.until(lambda: bool(self.server.beats) or serving.done())
+                yield node
+            finally:
+                serving.cancel()
+                await asyncio.gather(serving, return_exceptions=True)
+
+    async def until(self, true: Callable[[], bool]) -> None:
+        async with asyncio.timeout(PATIENCE_S):
+            while not true():  # noqa: ASYNC110  (anything may be waited for)
+                await asyncio.sleep(0.05)
+
+    async def assign(self, node: Node, seconds: float = 0, **budgets: float) -> None:
+        given = assignment(incarnation=node.incarnation, **budgets).model_copy(update={"scenario": scenario(seconds)})
+        async with httpx.AsyncClient(headers={"Authorization": f"Bearer {TOKEN}"}) as client:
+            answer = await client.post(f"{node.url}/v1/sessions", json=given.model_dump(mode="json"))
+        assert answer.status_code == 202, answer.text
+
+
+@pytest.fixture
+async def rig(proxy_home: Path, tmp_path: Path) -> AsyncIterator[Rig]:
+    async with FakeServer() as server, FakeVllm(Reply("Hello.")) as vllm:
+        yield Rig(server, vllm, tmp_path / "state")
+
+
+async def test_a_session_is_run_reported_and_let_go_of(rig: Rig) -> None:
+    async with rig.node() as node:
+        await rig.assign(node)
+        await rig.until(lambda: bool(rig.server.reports))
+        await rig.until(lambda: not node.pipeline.held)
+        [report] = rig.server.reports
+        assert (report["status"], report["reward"], report["calls"]) == ("completed", 1.0, 1), report
+        delivered = {name for _, name in rig.server.files}
+        assert {file["name"] for file in report["files"]} == delivered
+        assert {"session.json", "calls.jsonl", "trajectory.json", "workspace.diff"} <= delivered
+        assert list(node.sessions.iterdir()) == []
+        assert list(node.assignments.iterdir()) == []
+    assert rig.server.left == [node.incarnation]
+
+
+async def test_a_session_over_its_running_clock_is_reported_with_what_there_is(rig: Rig) -> None:
+    async with rig.node() as node:
+        await rig.assign(node, seconds=60, running_s=3.0)
+        await rig.until(lambda: bool(rig.server.reports))
+        [report] = rig.server.reports
+        assert (report["status"], report["reward"], report["calls"]) == ("timeout", 1.0, 1), report
+        assert ("ses_1", "trajectory.json") in rig.server.files
+
+
+async def test_what_was_not_answered_is_delivered_by_the_next_life(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("polar_mitm.rollout.gateway.node.LEAVING_S", 0.1)
+    async with rig.node() as node:
+        rig.server.answers["report"] = [503] * 1000
+        await rig.assign(node)
+        await rig.until(lambda: node.pipeline.stages.get("ses_1") == "done")
+        await rig.until(lambda: len(rig.server.answers["report"]) < 1000)
+    rig.server.answers["report"] = []
+    rig.server.beats.clear()
+    rig.server.registrations.clear()
+    async with rig.node() as node:
+        await rig.until(lambda: bool(rig.server.reports))
+        assert rig.server.registrations[0]["sessions"] == {"ses_1": "done"}
+        assert rig.server.reports[0]["incarnation"] == node.incarnation
+        assert rig.server.reports[0]["status"] == "completed"
+        await rig.until(lambda: not node.pipeline.held)
+    assert len(rig.server.reports) == 1
+
+
+async def test_a_server_that_has_forgotten_it_is_registered_with_again(rig: Rig) -> None:
+    async with rig.node():
+        rig.server.answers["beat"] = [404]
+        await rig.until(lambda: len(rig.server.registrations) == 2)
+
+
+async def test_a_gateway_whose_name_another_took_ends(rig: Rig) -> None:
+    async with Engine(rig.vllm.url) as engine:
+        settings = Settings(server_url=rig.server.url, token=TOKEN, engine_url=rig.vllm.url, state=rig.state)
+        rig.server.answers["beat"] = [409]
+        with pytest.raises(Displaced, match="give each a --name"):
+            await asyncio.wait_for(Node(settings, engine).serve(), PATIENCE_S)
+        rig.server.answers["beat"] = []
+
+
+async def test_two_gateways_never_share_a_state_folder(rig: Rig) -> None:
+    async with rig.node() as node:
+        with pytest.raises(RunBusy):
+            await asyncio.wait_for(Node(node.settings, node.engine).serve(), PATIENCE_S)
+
+
+async def test_without_room_or_an_engine_nothing_is_taken(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with rig.node() as node:
+        await rig.vllm.stop()
+        await rig.until(lambda: rig.server.beats[-1]["state"] == "draining")
+        assert rig.server.beats[-1]["engines"][0]["healthy"] is False
+        await rig.vllm.start()
+        await rig.until(lambda: rig.server.beats[-1]["state"] == "ready")
+        monkeypatch.setattr(fitness, "MIN_FREE", 2**62)
+        await rig.until(lambda: rig.server.beats[-1]["state"] == "draining")
+        assert "MiB of room" in (node.pipeline.unfit or "")
+
+
+@pytest.mark.parametrize("token", ["missing", "short", None])
+def test_a_token_that_is_missing_or_protects_nothing_is_bad_usage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, token: str | None
+) -> None:
+    monkeypatch.delenv("POLAR_ROLLOUT_TOKEN", raising=False)
+    (tmp_path / "short").write_text("abc")
+    given = ["--token-file", str(tmp_path / token)] if token else []
+    urls = ["--server-url", "http://127.0.0.1:1", "--engine-url", "http://127.0.0.1:1"]
+    run = CliRunner().invoke(app, ["gateway", "serve", *urls, *given, "--state", str(tmp_path / "state")])
+    assert run.exit_code == 2
+    assert "token" in run.output
