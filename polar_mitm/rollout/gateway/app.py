@@ -1,12 +1,9 @@
 """The HTTP API of a gateway, which the rollout server calls."""
 
-import secrets
-from typing import Annotated
-
-from fastapi import Depends, FastAPI, HTTPException, Request, Response
+from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from prometheus_client import CollectorRegistry, Counter, generate_latest
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from polar_mitm import __version__
@@ -14,6 +11,12 @@ from polar_mitm.client.models import ErrorBody, Problem
 from polar_mitm.client.nodes import Accepted, Assignment
 from polar_mitm.rollout.gateway.metrics import exposition
 from polar_mitm.rollout.gateway.pipeline import Busy, Draining, Pipeline
+from polar_mitm.rollout.server.guard import Guard
+from polar_mitm.rollout.server.settings import MIB
+from polar_mitm.rollout.server.strict import StrictRoute
+
+LARGEST = 64 * MIB
+"""Bytes of a request: the server's own limit of a task, and room for what it adds."""
 
 CODES = {401: "unauthorized", 404: "not_found", 405: "invalid", 409: "conflict", 429: "busy", 503: "unavailable"}
 _ERRORS: dict[int | str, dict[str, object]] = {
@@ -22,16 +25,22 @@ _ERRORS: dict[int | str, dict[str, object]] = {
 
 
 def make_app(pipeline: Pipeline, token: str, incarnation: str) -> FastAPI:
-    app = FastAPI(title="polar gateway", version=__version__, responses=_ERRORS)
-    bearer = HTTPBearer(auto_error=False)
+    """Every path but /healthz needs the token."""
+    figures = CollectorRegistry()
+    asked = Counter("polar_gateway_requests", "Requests, by route and status.", ["route", "status"], registry=figures)
+    app = FastAPI(
+        title="polar gateway",
+        version=__version__,
+        docs_url=None,
+        redoc_url=None,
+        responses=_ERRORS,
+        # Nothing leaves the machine, whatever its environment asks of FastAPI.
+        telemetry={"auto_configure": False, "tracing": False, "metrics": False, "logs": False},
+    )
+    app.router.route_class = StrictRoute
+    app.add_middleware(Guard, token=token, max_body=LARGEST, max_file=LARGEST, requests=asked)
 
-    def guard(credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(bearer)]) -> None:
-        if credentials is None or not secrets.compare_digest(credentials.credentials.encode(), token.encode()):
-            raise HTTPException(401, "the bearer token is missing or wrong")
-
-    guarded = [Depends(guard)]
-
-    @app.post("/v1/sessions", status_code=202, dependencies=guarded)
+    @app.post("/v1/sessions", status_code=202)
     async def take(assignment: Assignment) -> Accepted:
         """Take a session, once: asked again, the answer is the same."""
         if pipeline.stage(assignment.session_id) is None and assignment.incarnation != incarnation:
@@ -44,14 +53,14 @@ def make_app(pipeline: Pipeline, token: str, incarnation: str) -> FastAPI:
             raise HTTPException(503, str(error)) from error
         return Accepted(session_id=assignment.session_id, stage=stage)
 
-    @app.delete("/v1/sessions/{session_id}", status_code=202, dependencies=guarded)
+    @app.delete("/v1/sessions/{session_id}", status_code=202)
     async def end(session_id: str) -> Response:
         """End a session; it is reported as cancelled, unless it is done already."""
         if not pipeline.cancel(session_id):
             raise HTTPException(404, f"this gateway holds no session {session_id!r}")
         return Response(status_code=202)
 
-    @app.get("/v1/sessions", dependencies=guarded)
+    @app.get("/v1/sessions")
     async def sessions() -> dict[str, str]:
         """The stage of each session that is held."""
         return dict(pipeline.stages)
@@ -60,9 +69,11 @@ def make_app(pipeline: Pipeline, token: str, incarnation: str) -> FastAPI:
     async def health() -> dict[str, str]:
         return {"status": "draining" if pipeline.draining else "ok"}
 
-    @app.get("/metrics", dependencies=guarded)
+    @app.get("/metrics")
     async def metrics() -> Response:
-        return Response(exposition(pipeline), media_type="text/plain; version=0.0.4; charset=utf-8")
+        return Response(
+            exposition(pipeline) + generate_latest(figures), media_type="text/plain; version=0.0.4; charset=utf-8"
+        )
 
     @app.exception_handler(StarletteHTTPException)
     async def http_error(_: Request, error: StarletteHTTPException) -> JSONResponse:
