@@ -26,7 +26,7 @@ def list_harnesses(json: JsonFlag = False) -> None:
         good = harness.FACTS.known_good
         rows.append({"harness": name, "version": version, "known_good": good, "missing": missing})
         if not json:
-            out.print(f"{name:15} {missing or _shown(harness, version)}", highlight=False)
+            out.print(f"{name:15} {missing or _shown(harness, version)}", highlight=False, soft_wrap=True)
     if json:
         print_json(rows)
 

@@ -16,6 +16,23 @@ def events(stdout: str) -> Iterator[dict[str, Any]]:
             yield event
 
 
+def complaint(stdout: str) -> str:
+    """What the last event that tells of a failure says, for a person to read; empty where none does."""
+    last = ""
+    for event in events(stdout):
+        match event:
+            case (
+                {"type": "result", "is_error": True, "result": str(words)}  # Claude Code
+                | {"type": "result", "error": {"message": str(words)}}  # Qwen Code, Gemini CLI
+                | {"type": "result", "is_error": True, "subtype": str(words)}  # Claude Code at a limit
+                | {"type": "error", "error": {"data": {"message": str(words)}}}  # opencode
+                | {"type": "error", "message": str(words)}  # Codex
+                | {"type": "turn.failed", "error": {"message": str(words)}}  # Codex
+            ):
+                last = words.strip() or last
+    return last
+
+
 def texts(blocks: list[Any]) -> str:
     """The text of content blocks. A program that the agent ran can have written them: nothing in them is certain."""
     found = []

@@ -2,6 +2,7 @@
 
 import json
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -53,21 +54,23 @@ def fetch(name: str, source: Npm, version: str, folder: Path) -> None:
     except subprocess.TimeoutExpired as error:
         raise InstallFailed(f"npm install did not end within {TIMEOUT_S} s") from error
     if done.returncode != 0:
-        said = "\n".join((done.stderr or done.stdout).strip().splitlines()[-20:])
-        raise InstallFailed(f"{_reason(name, source, version, said, done.returncode)}:\n{said}")
+        said = (done.stderr or done.stdout).strip()
+        last = "\n".join(said.splitlines()[-20:])
+        raise InstallFailed(f"{_reason(name, source, version, said, done.returncode)}:\n{last}")
     for pattern in source.executables:
         for file in (folder / "node_modules" / source.package).glob(pattern):
             file.chmod(file.stat().st_mode | 0o111)
 
 
 def _reason(name: str, source: Npm, version: str, said: str, code: int) -> str:
-    codes = {word for line in said.splitlines() if "code" in line for word in line.split()}
+    codes = set(re.findall(r"^npm \S+ code (\w+)", said, re.MULTILINE))
     if codes & set(NO_VERSION):
-        return (
-            f"npm has no version {version} of {source.package}: `polar harness install {name}` takes {source.version}"
-        )
+        mend = f"`polar harness install {name}` takes {source.version}"
+        return f"npm has no version {version} of {source.package}: {mend}"
     if codes & set(NO_NETWORK):
-        return f"npm could not reach its registry, so {name} is not installed: is there a network, or a proxy to set?"
+        return (
+            f"npm could not reach its registry, so {name} is not installed; check the network and npm's proxy settings"
+        )
     return f"npm install failed with exit code {code}"
 
 

@@ -80,7 +80,7 @@ def _run(command: Sequence[str]) -> None:
 
 def _reason(name: str, source: Pip, version: str, said: str) -> str:
     if any(words in said for words in NO_NETWORK):
-        return f"the package index could not be reached, so {name} is not installed: is there a network?"
+        return f"the package index could not be reached, so {name} is not installed; check the network"
     if any(words in said for words in NO_VERSION):
         return (
             f"there is no version {version} of {source.package}: `polar harness install {name}` takes {source.version}"

@@ -19,6 +19,7 @@ from polar_mitm.capture.session import (
 from polar_mitm.engine.client import Engine
 from polar_mitm.harnesses.actions import ToolCall
 from polar_mitm.harnesses.base import Harness, Installed, Prepared
+from polar_mitm.harnesses.events import complaint
 from polar_mitm.prompts import Tokens
 from polar_mitm.proxy.border import Border
 from polar_mitm.proxy.limits import Meter
@@ -141,7 +142,8 @@ class Sample:
         answer = job.harness.answer(stdout, folder.path / "home")
         folder.answer.write_text(answer, errors="replace")  # JSON can hold halves of surrogate pairs
         calls = await asyncio.to_thread(calls_of, folder)
-        last_words = (await asyncio.to_thread(printed, folder.stderr)).strip() or stdout.strip()
+        stderr = await asyncio.to_thread(printed, folder.stderr)
+        last_words = complaint(stdout) or stderr.strip() or stdout.strip()
         status, reason = judge(
             ended,
             calls,

@@ -9,6 +9,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from polar_mitm.harnesses import HARNESSES, Assignment, McpServer, mini_swe_agent
+from polar_mitm.harnesses.events import complaint
 from tests.harnesses.starts import BASE_URL, prepare
 
 NO_HOME = Path("/nonexistent")
@@ -95,6 +96,27 @@ def printed(events: list[Any]) -> str:
 )
 def test_the_answer_is_the_result_or_the_last_text_before_a_kill(name: str, events: list[Any], answer: str) -> None:
     assert HARNESSES[name].answer(printed(events), NO_HOME) == answer
+
+
+@pytest.mark.parametrize(
+    ("event", "said"),
+    [
+        (
+            {"type": "result", "subtype": "success", "is_error": True, "result": "Prompt is too long"},
+            "Prompt is too long",
+        ),
+        ({"type": "result", "subtype": "error_max_turns", "is_error": True}, "error_max_turns"),
+        ({"type": "result", "subtype": "error", "is_error": True, "error": {"message": "too large"}}, "too large"),
+        ({"type": "result", "status": "error", "error": {"type": "x", "message": "API Error"}}, "API Error"),
+        ({"type": "error", "error": {"name": "UnknownError", "data": {"message": "no"}}}, "no"),
+        ({"type": "error", "message": "Reconnecting 5/5"}, "Reconnecting 5/5"),
+        ({"type": "turn.failed", "error": {"message": "stream closed"}}, "stream closed"),
+        (RESULT, "first"),
+        ({"type": "error"}, "first"),
+    ],
+)
+def test_a_harness_own_word_on_a_failure_is_found(event: dict[str, Any], said: str) -> None:
+    assert complaint(printed([{"type": "error", "message": "first"}, event, text_event("hi")])) == said
 
 
 def codex_config(mode: Any, assignment: Assignment | None = None, **more: Any) -> dict[str, Any]:

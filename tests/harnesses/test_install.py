@@ -128,7 +128,7 @@ def test_scraps_of_a_killed_install_are_removed_by_the_next(bin_folder: Path) ->
         ("E404", r"npm has no version 1\.7\.0"),
         (
             "ENOTFOUND",
-            "npm could not reach its registry, so pi is not installed: is there a network, or a proxy",
+            r"npm could not reach its registry, so pi is not installed; check the network and",
         ),
         ("EAI_AGAIN", "npm could not reach its registry"),
         ("ENOSPC", "npm install failed with exit code 1"),
