@@ -64,7 +64,10 @@ async def take_back(transaction: Transaction, session_id: str) -> Effects:
     """A gateway said that it does not have it and never will: it stands in line as before."""
     row = await _open(transaction, session_id)
     effects = Effects()
-    if row is None or row.state != "live":
+    if row is None:  # it was closed meanwhile: no gateway is meant to have it any more
+        effects.over.append(session_id)
+        return effects
+    if row.state != "live":
         return effects
     if row.stopping:
         await end(transaction, row, End("cancelled", row.stopping, "queued"), effects)
