@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from polar_mitm.trajectory.relate import Link
-from polar_mitm.trajectory.seen import Seen, repeated, side
+from polar_mitm.trajectory.seen import Seen, repeated
 from polar_mitm.trajectory.trace import Bin
 
 
@@ -52,9 +52,11 @@ class _Fates:
         self.rivals: dict[str, str] = {}
         """Calls that cannot be told apart as the parent of the call that is named."""
         for link in links:
-            if link.relation == "ambiguous" and _same_prompt(link.rivals):
-                self.rivals.update({rival.call_id: link.call.call_id for rival in link.rivals})
-            elif link.parent is not None and link.returned and not side(link.call):
+            if link.rivals:
+                if link.relation == "ambiguous" and _same_prompt(link.rivals):
+                    self.rivals.update({rival.call_id: link.call.call_id for rival in link.rivals})
+            elif link.parent is not None and link.returned:
+                # A side request, which may be a compaction, has the answer in its history as well.
                 self.continued.setdefault(link.parent.call_id, link.call.call_id)
 
     def all(self) -> list[Fate]:

@@ -58,8 +58,8 @@ class _Relating:
         """Calls that asked for tools."""
         self.followed: set[str] = set()
         """Calls that a later one continues."""
-        self.resumed: set[str] = set()
-        """Compactions that a conversation began after."""
+        self.resumed: dict[str, Seen] = {}
+        """By compaction, the call that a conversation began with after it."""
 
     def link(self, call: Seen) -> Link:
         link = self._link(call)
@@ -83,7 +83,8 @@ class _Relating:
                 link.tokens = self._tokens(call, link.parent, link.shared) if link.parent else "root"
         elif call.kind == "subagent" and (link.parent is None or link.parent.agent != call.agent):
             link.relation = "subagent"
-            link.source = link.parent or caller_of(self.session, call, self._callers(call), self.followed)
+            if not link.rivals:
+                link.source = link.parent or caller_of(self.session, call, self._callers(call), self.followed)
         return link
 
     def _continued(self, call: Seen) -> Link:
@@ -124,7 +125,11 @@ class _Relating:
             return quoted
         if parent is not None or call.kind == "subagent":
             return None
-        return next((compaction for compaction in latest if compaction.call_id not in self.resumed), None)
+        for compaction in latest:
+            first = self.resumed.get(compaction.call_id)
+            if first is None or first.prompt is call.prompt:
+                return compaction
+        return None
 
     def _remember(self, link: Link) -> None:
         call = link.call
@@ -133,7 +138,7 @@ class _Relating:
         if not side(call):
             self.followed.update(other.call_id for other in (link.parent, *link.rivals) if other is not None)
             if link.bare == "compacted" and link.source is not None:
-                self.resumed.add(link.source.call_id)
+                self.resumed.setdefault(link.source.call_id, call)
         if repeated(call) or call.twin or not call.whole:
             return
         if call.kind == "compaction" and call.answered:
@@ -145,9 +150,11 @@ class _Relating:
 
     def _group(self, link: Link) -> None:
         call = link.call
-        keys = ((call.agent, "prompt", id(call.prompt)), (call.agent, "asked", id(call.spoken), call.tools))
+        # After every compaction a conversation may begin with the same words.
+        begun = (call.agent, link.source.call_id if link.bare == "compacted" and link.source else None)
+        keys = ((*begun, "prompt", id(call.prompt)), (*begun, "asked", id(call.spoken), call.tools))
         group = next((self.groups[key] for key in keys if key in self.groups), link.siblings)
-        if group and link.relation not in ("ambiguous", "compacted"):
+        if group and link.relation != "ambiguous":
             link.relation = "retried"
         group.append(link)
         link.siblings = group

@@ -114,6 +114,42 @@ def test_who_called_a_sub_agent_is_not_guessed_among_several(tmp_path: Path) -> 
     assert (sub.lineage.kind, sub.lineage.of_call, sub.lineage.of_trace) == ("subagent", None, None)
 
 
+def test_a_conversation_may_begin_with_the_same_words_after_each_compaction(tmp_path: Path) -> None:
+    world, talk = World(), World().talk()
+    world.answer(talk, "One.")
+    for number in range(3):
+        world.answer(talk.copy(kind="compaction").user("Sum up."), "All of it is done by now.")
+        talk = world.talk(user="Before: All of it is done by now.")
+        world.answer(talk, "", tool="read", arguments=f'{{"n":{number}}}')
+    trajectory = build(world.write(tmp_path))
+    assert trajectory.relations == {"root": 1, "side_request": 3, "compacted": 3}
+    assert [name for name in bins(trajectory).values() if name != "side_request"] == ["trained"] * 4
+    of = [trace.lineage.of_trace for trace in trajectory.traces if trace.lineage.kind == "compaction"]
+    assert [name and name[-1] for name in of] == ["0", "2", "4"]
+
+
+def test_the_call_after_a_compaction_can_be_retried(tmp_path: Path) -> None:
+    for name, summary in (("ses_quoted", "All of it is done by now."), ("ses_not", "Brief.")):
+        world, talk = World(session_id=name), World().talk()
+        world.answer(talk, "One.")
+        world.answer(talk.copy(kind="compaction").user("Sum up."), summary)
+        after = world.talk(user=f"Before: {summary}")
+        world.answer(after, "Lost.", delivery="aborted")
+        world.answer(after, "Kept.")
+        trajectory = build(world.write(tmp_path))
+        assert trajectory.relations == {"root": 1, "side_request": 1, "compacted": 1, "retried": 1}
+        assert list(bins(trajectory).values()) == ["trained", "side_request", "superseded", "trained"]
+        assert [trace.lineage.kind for trace in trajectory.traces] == ["main", "side", "compaction", "compaction"]
+
+
+def test_an_answer_that_a_compaction_sums_up_did_arrive(tmp_path: Path) -> None:
+    world, talk = World(), World().talk()
+    world.answer(talk.copy(), "Lost.", append=False)
+    world.answer(talk, "Kept.")
+    world.answer(talk.copy(kind="compaction").user("Sum up."), "All of it is done by now.")
+    assert bins(build(world.write(tmp_path))) == {"00": "superseded", "01": "trained", "02": "side_request"}
+
+
 def test_a_summary_that_is_not_quoted_is_found_by_its_place(tmp_path: Path) -> None:
     world, talk = World(), World().talk()
     world.answer(talk, "One.")
