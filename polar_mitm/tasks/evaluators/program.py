@@ -18,6 +18,7 @@ from polar_mitm.harnesses.environment import SYSTEM_PATH
 from polar_mitm.sandboxes import RunSpec, SandboxError
 from polar_mitm.sandboxes.scratch import prefix
 from polar_mitm.tasks.evaluators.base import Evaluation, Finished
+from polar_mitm.tasks.left import NotAFile, opened
 
 ANSWER = "answer.txt"
 TASK = "task.json"
@@ -122,11 +123,8 @@ def _snapshot(source: Path, target: Path) -> None:
 def tail(path: Path) -> str:
     """The end of what a program printed into a file; empty where there is none, or something else in its place."""
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:
+        with opened(path) as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - 4 * OUTPUT_LIMIT))
+            return file.read(4 * OUTPUT_LIMIT).decode(errors="replace")[-OUTPUT_LIMIT:]
+    except NotAFile:
         return ""
-    with os.fdopen(handle, "rb") as file:
-        if not stat.S_ISREG(os.fstat(handle).st_mode):
-            return ""
-        file.seek(max(0, os.fstat(handle).st_size - 4 * OUTPUT_LIMIT))
-        return file.read(4 * OUTPUT_LIMIT).decode(errors="replace")[-OUTPUT_LIMIT:]

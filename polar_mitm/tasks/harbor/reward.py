@@ -6,9 +6,10 @@ JSON holds an object of names and finite numbers, text one finite number. Whatev
 import json
 import math
 import os
-import stat
 from pathlib import Path
 from typing import Final
+
+from polar_mitm.tasks.left import NotAFile, opened
 
 JSON: Final = "reward.json"
 TEXT: Final = "reward.txt"
@@ -78,13 +79,10 @@ def _text(folder: Path, name: str) -> str:
     if not path.is_relative_to(os.path.realpath(folder)):
         raise NoReward(f"{name} is a link that leads out of /logs/verifier")
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError as error:
-        raise NoReward(f"{name} cannot be read: {error.strerror}") from error
-    with os.fdopen(handle, "rb") as file:
-        if not stat.S_ISREG(os.fstat(handle).st_mode):
-            raise NoReward(f"{name} is no regular file")
-        content = file.read(LARGEST + 1)
+        with opened(path) as file:
+            content = file.read(LARGEST + 1)
+    except NotAFile as error:
+        raise NoReward(f"{name} {error}") from error
     if len(content) > LARGEST:
         raise NoReward(f"{name} has more than {LARGEST:,} bytes")
     if not content.strip():

@@ -1,0 +1,3 @@
+#!/bin/bash
+set -e
+LC_ALL=C sort -o words.txt words.txt

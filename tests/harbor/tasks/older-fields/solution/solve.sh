@@ -1,0 +1,2 @@
+#!/bin/bash
+ls /etc | wc -l > count.txt
