@@ -43,6 +43,7 @@ class Faults:
                 target.kill()
                 await asyncio.sleep(lasts / 4)
                 target.start()
+                await target.up()
             case ["pause", _]:
                 target.stop()
                 try:

@@ -1,11 +1,13 @@
 """The processes that faults are done to: started, killed, stopped, kept from writing, started again."""
 
+import asyncio
 import ctypes
 import multiprocessing
 import os
 import resource
 import signal
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
@@ -17,6 +19,7 @@ CONTEXT.set_forkserver_preload(["bench.chaos.simulated", "polar_mitm.cli"])
 
 PR_SET_PDEATHSIG = 1
 ENDING_S = 10.0
+STARTING_S = 20.0
 
 
 @dataclass(slots=True)
@@ -27,6 +30,8 @@ class Program:
     work: Callable[..., None]
     arguments: tuple[Any, ...]
     log: Path
+    port: int
+    """Where it listens once it is up."""
     process: ForkServerProcess | None = None
     starts: int = field(default=0)
 
@@ -36,6 +41,19 @@ class Program:
             target=_child, args=(self.log, self.work, self.arguments), name=self.name, daemon=True
         )
         self.process.start()
+
+    async def up(self) -> None:
+        """Wait until it listens, for a while: on a busy machine the imports of a start take long."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(STARTING_S):
+                while True:
+                    try:
+                        _, writer = await asyncio.open_connection("127.0.0.1", self.port)
+                    except OSError:
+                        await asyncio.sleep(0.1)
+                    else:
+                        writer.close()
+                        return
 
     @property
     def alive(self) -> bool:

@@ -57,7 +57,7 @@ async def run(plan: Plan, out: Path) -> Found:
         port = _free_port()
         state = out / "server"
         arguments = ["--state", str(state), "--port", str(port), "--heartbeat", str(HEARTBEAT_S)]
-        server = Program("server", rollout_server, (arguments,), out / "server.log")
+        server = Program("server", rollout_server, (arguments,), out / "server.log", port)
         front = await stack.enter_async_context(Relay(port))
         ledger = out / "ledger"
         gateways, relays, places = [], [front], []
@@ -75,7 +75,7 @@ async def run(plan: Plan, out: Path) -> Found:
                 url=relay.url,
                 workers=workers,
             )
-            gateways.append(Program(settings.name, serve, (settings, ledger), out / f"{settings.name}.log"))
+            gateways.append(Program(settings.name, serve, (settings, ledger), out / f"{settings.name}.log", own))
             relays.append(relay)
             places.append((f"http://127.0.0.1:{own}", settings.state))
         trainer = await stack.enter_async_context(Trainer(front.url, TOKEN, random.Random(dice.random())))
@@ -87,6 +87,7 @@ async def run(plan: Plan, out: Path) -> Found:
         wrong = []
         try:
             async with asyncio.timeout(plan.limit_s):
+                await _ready(trainer, plan.gateways)
                 await _storm(plan, trainer, faults, dice)
                 stormed = time.monotonic() - began
                 faults.mend()
@@ -115,6 +116,12 @@ async def run(plan: Plan, out: Path) -> Found:
             "seconds in all": round(time.monotonic() - began, 1),
         }
         return Found(wrong + found, figures)
+
+
+async def _ready(trainer: Trainer, gateways: int) -> None:
+    """Wait until every gateway has registered."""
+    while len(await trainer.patient("GET", "/v1/gateways")) < gateways:  # noqa: ASYNC110  (they are other processes)
+        await asyncio.sleep(LOOK_S)
 
 
 async def _storm(plan: Plan, trainer: Trainer, faults: Faults, dice: random.Random) -> None:

@@ -37,6 +37,8 @@ LEAVING_S = 20.0
 """What deliveries are given when the gateway stops; what is left is sent in its next life."""
 DELIVERIES = 16
 """At once."""
+SETTLE_S = 1.0
+"""After a harness was ended from outside: the calls that this cut off are recorded meanwhile."""
 ROOM_S = 5.0
 """After which a report is tried again that there was no room for."""
 
@@ -130,10 +132,15 @@ class Node:
                 logger.exception("session %s cannot be reported as it is", held.assignment.session_id)
                 return bare(held, self.incarnation, f"polar failed: what came of it cannot be read: {error!r}")
 
-        self._start(self._deliver(held.assignment, report, held.sample.folder.path if held.sample else None))
+        sample = held.sample
+        settle = SETTLE_S if sample and sample.log.session.status in ("timeout", "cancelled", "error") else 0
+        self._start(self._deliver(held.assignment, report, sample.folder.path if sample else None, settle))
 
-    async def _deliver(self, assignment: Assignment, make: Callable[[], Report | None], folder: Path | None) -> None:
+    async def _deliver(
+        self, assignment: Assignment, make: Callable[[], Report | None], folder: Path | None, settle: float = 0
+    ) -> None:
         session_id = assignment.session_id
+        await asyncio.sleep(settle)
         async with self._building:
             report = await self._written(make, session_id)
         if report is not None:

@@ -168,3 +168,13 @@ def test_a_token_that_is_missing_or_protects_nothing_is_bad_usage(
     run = CliRunner().invoke(app, ["gateway", "serve", *urls, *given, "--state", str(tmp_path / "state")])
     assert run.exit_code == 2
     assert "token" in run.output
+
+
+async def test_a_call_that_the_running_clock_cut_off_is_in_the_report(rig: Rig) -> None:
+    rig.vllm.script = [Reply("Hello.", delay_s=60)]
+    async with rig.node() as node:
+        await rig.assign(node, running_s=4.0)
+        await rig.until(lambda: bool(rig.server.reports))
+        [report] = rig.server.reports
+        assert (report["status"], report["calls"]) == ("timeout", 1), report
+        assert b'"call_id"' in rig.server.files["ses_1", "calls.jsonl"]
