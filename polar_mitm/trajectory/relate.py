@@ -56,8 +56,6 @@ class _Relating:
         self.compactions: list[Seen] = []
         self.askers: list[Seen] = []
         """Calls that asked for tools."""
-        self.followed: set[str] = set()
-        """Calls that a later one continues."""
         self.resumed: dict[str, Seen] = {}
         """By compaction, the call that a conversation began with after it."""
 
@@ -84,7 +82,7 @@ class _Relating:
         elif call.kind == "subagent" and (link.parent is None or link.parent.agent != call.agent):
             link.relation = "subagent"
             if not link.rivals:
-                link.source = link.parent or caller_of(self.session, call, self._callers(call), self.followed)
+                link.source = link.parent or caller_of(self.session, call, self._callers(call))
         return link
 
     def _continued(self, call: Seen) -> Link:
@@ -135,10 +133,8 @@ class _Relating:
         call = link.call
         self.parents.add(call)
         self.links[call.call_id] = link
-        if not side(call):
-            self.followed.update(other.call_id for other in (link.parent, *link.rivals) if other is not None)
-            if link.bare == "compacted" and link.source is not None:
-                self.resumed.setdefault(link.source.call_id, call)
+        if link.bare == "compacted" and link.source is not None:
+            self.resumed.setdefault(link.source.call_id, call)
         if repeated(call) or call.twin or not call.whole:
             return
         if call.kind == "compaction" and call.answered:

@@ -1,6 +1,6 @@
 """Signs in the messages of where a conversation comes from: the tool call that began it, the summary it begins with."""
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 
 import orjson
@@ -14,16 +14,14 @@ LOOKED_AT = 64
 """Calls among which a sub-agent's caller is looked for, the latest first."""
 
 
-def caller_of(session: Session, call: Seen, callers: Iterable[Seen], followed: Collection[str]) -> Seen | None:
-    """The call that asked for this sub-agent: its arguments hold the sub-agent's task.
+def caller_of(session: Session, call: Seen, callers: Iterable[Seen]) -> Seen | None:
+    """The latest of the callers that asked for this sub-agent: its arguments hold the sub-agent's task.
 
-    Without such a sign it is the only one that waits for its tools (no call in `followed`), None when several do.
+    None when no arguments do. That a call waits for its tools says nothing: some harnesses do not wait for sub-agents.
     """
-    latest = list(islice(callers, LOOKED_AT))
-    task = next((text_in(message) for message in session.messages(call) if message.get("role") == "user"), "")
-    named = [other for other in latest if any(_holds(task, text) for text in _arguments(other))]
-    waiting = [other for other in latest if other.call_id not in followed]
-    return named[0] if named else waiting[0] if len(waiting) == 1 else None
+    told = [text_in(message) for message in session.messages(call) if message.get("role") == "user"]
+    latest = islice(callers, LOOKED_AT)
+    return next((other for other in latest if any(_holds(told, text) for text in _arguments(other))), None)
 
 
 def quotes(session: Session, call: Seen, compaction: Seen) -> bool:
@@ -35,8 +33,8 @@ def quotes(session: Session, call: Seen, compaction: Seen) -> bool:
     return 2 * sum(line in said for line in lines) >= len(lines)
 
 
-def _holds(task: str, text: str) -> bool:
-    return len(text) >= TELLING and bool(task) and (text in task or task in text)
+def _holds(told: Iterable[str], text: str) -> bool:
+    return len(text) >= TELLING and any(text in one or (len(one) >= TELLING and one in text) for one in told)
 
 
 def _arguments(call: Seen) -> Iterator[str]:

@@ -46,3 +46,22 @@ async def test_the_engine_gives_trained_tokens_the_probabilities_of_their_traces
         assert len(replaced) == 2
         assert all(trace.exact == merged for trace in replaced)
         assert (await furthest(engine_url, replaced) < CLOSE) == merged
+
+
+@pytest.mark.parametrize("harness", ["claude-code", "codex"])
+async def test_a_sub_agents_trace_names_the_call_that_asked_for_it(
+    harness: str, engine_url: str, tmp_path: Path
+) -> None:
+    """Claude Code waits for its sub-agents, Codex does not."""
+    need_parts(harness, "host")
+    ended = run(
+        *("run-task", SCENARIOS / "sub_agent.yaml", "--harness", harness, "--sandbox", "host"),
+        *("--engine-url", engine_url, "--out", tmp_path, "--tokens", "exact"),
+    )
+    assert ended.returncode == 0, ended.stderr
+    [trajectory] = build_run(tmp_path)
+    [sub] = [trace for trace in trajectory.traces if trace.lineage.kind == "subagent"]
+    [asked] = [turn for trace in trajectory.traces for turn in trace.turns if turn.call_id == sub.lineage.of_call]
+    assert asked.tools and "agent" in asked.tools[0].lower()
+    assert len(sub.turns) == 3
+    assert sum(trajectory.ledger.bins.values()) == trajectory.ledger.sampled

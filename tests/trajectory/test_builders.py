@@ -200,7 +200,7 @@ def test_a_compaction_is_a_side_request_and_what_follows_names_it(tmp_path: Path
 
 def test_sub_agents_have_their_own_traces_and_name_the_call_that_asked_for_them(tmp_path: Path) -> None:
     world, talk = World(), World().talk()
-    caller = world.answer(talk, "", tool="task", arguments='{"prompt":"count the blue files"}')
+    caller = world.answer(talk, "", tool="task", arguments='{"a":"count the blue files","b":"count the red files"}')
     subs = [
         world.talk(system="You help.", user=text, agent=name, kind="subagent")
         for name, text in (("a", "count the blue files"), ("b", "count the red files"))

@@ -105,12 +105,22 @@ def test_parallel_sub_agents_without_ids_are_told_apart_by_their_tokens(tmp_path
     assert {trace.lineage.of_call for trace in trajectory.traces[1:]} == {caller.identity.call_id}
 
 
-def test_who_called_a_sub_agent_is_not_guessed_among_several(tmp_path: Path) -> None:
+def test_a_sub_agent_that_nobody_waits_for_is_its_callers(tmp_path: Path) -> None:
+    """Its first user message is not its task, and its caller goes on at once."""
+    world, talk = World(), World().talk()
+    caller = world.answer(talk, "", tool="spawn", arguments='{"message":"count the blue files"}')
+    world.answer(talk.tool("spawned"), "", tool="shell", arguments='{"cmd":"sleep 3"}')
+    sub = world.talk("You help.", "This is where you are.", agent="sub", kind="subagent").user("count the blue files")
+    world.answer(sub, "Three.")
+    trace = build(world.write(tmp_path)).traces[-1]
+    assert (trace.lineage.kind, trace.lineage.of_call) == ("subagent", caller.identity.call_id)
+
+
+def test_who_called_a_sub_agent_is_not_guessed(tmp_path: Path) -> None:
     world = World()
-    for number in range(2):
-        world.answer(world.talk(user=f"Task {number}.", agent=f"main{number}"), "", tool="task")
+    world.answer(world.talk(), "", tool="task", arguments='{"prompt":"count the blue files"}')
     world.answer(world.talk("You help.", "Something else.", agent="sub", kind="subagent"), "So.")
-    [_, _, sub] = build(world.write(tmp_path)).traces
+    [_, sub] = build(world.write(tmp_path)).traces
     assert (sub.lineage.kind, sub.lineage.of_call, sub.lineage.of_trace) == ("subagent", None, None)
 
 
