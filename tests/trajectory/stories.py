@@ -66,7 +66,7 @@ def a_long_day(session_id: str = "ses_1", **record: Any) -> World:
     talk.tool("total = 0\nfor row in rows:\n    total = row.amount\nprint(total)\n")
     world.answer(talk, "The loop forgets what it had: += is missing.", tool="write", arguments='{"path":"report.py"}')
     talk.tool("1 line changed")
-    world.answer(talk, "", tool="run", arguments='{"command": "python report.py"}')
+    world.answer(talk, "", tool="ask", arguments='{"task": "Check the sums of report.py by hand."}')
     helper = world.talk("You are a helper.", "Check the sums of report.py by hand.", agent="a1", kind="subagent")
     world.answer(helper, "By hand it is 42: 7 + 14 + 21.")
     talk.tool("42\n")
