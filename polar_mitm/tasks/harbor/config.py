@@ -212,6 +212,11 @@ def read(path: Path) -> TaskFile:
         raise ScenarioError(path, None, "", f"cannot be read: {error}") from error
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise ScenarioError(path, None, "", f"not TOML: {str(error) or 'nested too deeply'}") from None
+    return validated(path, fields)
+
+
+def validated(path: Path, fields: dict[str, Any]) -> TaskFile:
+    """Raises ScenarioError."""
     try:
         return TaskFile.model_validate(fields)
     except ValidationError as error:
