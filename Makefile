@@ -96,7 +96,7 @@ lock: $(READY) ## write requirements.lock anew from pyproject.toml
 		--no-header --no-annotate --extra rollout --group dev pyproject.toml -o requirements.lock
 
 .PHONY: setup
-setup: $(READY) sandbox-tools
+setup: $(READY) sandbox-tools ## all set-up, and nothing else; then: .venv/bin/polar doctor
 
 $(READY): pyproject.toml requirements.lock
 	@test -n "$(PYTHON)" || { echo "polar-mitm needs Python 3.12 or newer: none was found on PATH or in pyenv." >&2; exit 3; }

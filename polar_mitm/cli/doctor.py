@@ -4,14 +4,15 @@ import asyncio
 
 import typer
 
+from polar_mitm.cli.run_task import EngineUrl
 from polar_mitm.cli.shell import NOT_READY, JsonFlag, Steps, default_engine_url, out, print_json
 from polar_mitm.rollout.doctor import examine, prove_ways
 
 
-def doctor(json: JsonFlag = False) -> None:
+def doctor(engine_url: EngineUrl = None, json: JsonFlag = False) -> None:
     """Say what is missing here, and how to mend it. Exit code 3 when the demo could not run."""
     with Steps(quiet=json) as steps:
-        findings = examine(default_engine_url())
+        findings = examine(engine_url or default_engine_url())
         steps.progress(0, "asking polar from inside each sandbox")
         findings += asyncio.run(prove_ways())
     if json:

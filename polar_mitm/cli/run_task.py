@@ -157,6 +157,9 @@ async def _run(
     works = [await asyncio.to_thread(work_of, scenario) for scenario in plan]
     work = [part for parts in works for part in parts]
     with Steps(quiet=quiet) as steps:
+        if not resume and (there := _sessions(out_folder)):
+            mend = "see --resume, or name another --out"
+            steps.say(f"{out_folder} holds {there} sessions already, and will hold both: {mend}")
         if not resume:  # which closes them too, and clears up after their sandboxes
             await asyncio.to_thread(close_dead, out_folder)
         model = plan[0].model if any(RUNNABLE[scenario.harness].FACTS.calls_model for scenario in plan) else None
@@ -183,6 +186,10 @@ async def _run(
             if kept := len(outcomes) - tally.ended:
                 steps.say(f"{kept} of {len(outcomes)} samples were done already")
             return outcomes
+
+
+def _sessions(folder: Path) -> int:
+    return sum(1 for _ in folder.glob("ses_*"))
 
 
 def _tell(steps: Steps, tally: Tally, ended: Outcome, *, several: bool) -> None:

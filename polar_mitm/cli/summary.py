@@ -16,7 +16,7 @@ def summary_table(rows: Sequence[Row]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     several = len({row.cell[2:] for row in rows}) > 1
     for name in ("scenario", "harness", *(("where",) if several else ())):
-        table.add_column(name, overflow="fold", no_wrap=name == "harness")
+        table.add_column(name, overflow="fold", no_wrap=name == "harness", min_width=len("scenario"))
     for name in ("tasks", "graded", "pass@1", "pass@k", "reward", "+-", "calls", "tokens", "s"):
         table.add_column(name, justify="right", no_wrap=True)
     for row in rows:

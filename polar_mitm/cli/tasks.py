@@ -107,8 +107,15 @@ class _client:  # noqa: N801  (a context manager)
         try:
             token = token_file.read_text().strip() if token_file else os.environ.get("POLAR_ROLLOUT_TOKEN", "")
         except (OSError, UnicodeDecodeError) as error:
-            tell(err, f"polar: the token cannot be read from {token_file}: {error}", style="red")
+            tell(
+                err,
+                f"polar: the token cannot be read from {token_file}: {error}; `polar rollout serve` prints where it is",
+                style="red",
+            )
             raise typer.Exit(BAD_USAGE) from error
+        if not token:
+            tell(err, "polar: no token: name the server's with --token-file, or set $POLAR_ROLLOUT_TOKEN", style="red")
+            raise typer.Exit(BAD_USAGE)
         from polar_mitm.client.sync import RolloutClient
 
         self._client = RolloutClient(url, token)
@@ -122,6 +129,8 @@ class _client:  # noqa: N801  (a context manager)
         self._client.close()
         if isinstance(error, RolloutError):
             tell(err, f"polar: {error}", style="red")
+            if not isinstance(error, ApiError):
+                tell(err, "is `polar rollout serve` running there? It prints its address (--server-url) and its token")
             mend = "name the server's token: --token-file, or $POLAR_ROLLOUT_TOKEN"
             if isinstance(error, ApiError) and error.status == 401:
                 tell(err, mend)
@@ -148,6 +157,9 @@ def _request(
             raise typer.Exit(BAD_USAGE) from error
     elif path.is_file():
         scenario = load(path)
+        if scenario.tasks is not None:
+            tell(err, f"polar: {path}: tasks: a task set is not submitted whole: submit one task each", style="red")
+            raise typer.Exit(BAD_USAGE)
         inline = scenario.model_dump(mode="json", exclude_unset=True, exclude={"path", "instruction_file"})
         inline["instruction"] = scenario.instruction_text
         fields = {"scenario": inline, "num_samples": scenario.samples}

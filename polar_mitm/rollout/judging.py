@@ -10,6 +10,9 @@ from polar_mitm.capture.record import Call
 from polar_mitm.capture.session import Ending
 from polar_mitm.sandboxes.base import Exit
 
+NO_FAULT = ("client_left", "limit")
+"""Kinds of errors of a last call that say nothing against the session: the client left, or its limit ended its turn."""
+
 LAST_WORDS = 400
 """Characters of what the harness printed that go into the reason of a session that did not complete."""
 
@@ -38,9 +41,9 @@ def judge(
     turns = [call for call in calls if call.origin.kind in ("turn", "retry")] or calls
     failure = turns[-1].error
     if ended.code != 0:
-        called = f"; its last call failed: {failure.what}" if failure and failure.kind != "client_left" else ""
+        called = f"; its last call failed: {failure.what}" if failure and failure.kind not in NO_FAULT else ""
         return "failed", f"exit code {ended.code}{said}{called}"
-    if failure and failure.kind != "client_left":
+    if failure and failure.kind not in NO_FAULT:
         return "failed", f"exit code 0 after a call that failed: {failure.what}"
     taken = sum(1 for call in calls if call.response and call.response.forced and call.response.tool_calls)
     if taken < steps:

@@ -96,3 +96,8 @@ def test_an_output_that_was_never_made_is_empty(tmp_path: Path) -> None:
 def test_the_last_words_are_cut(words: str) -> None:
     _, reason = judge(ended(1), [], steps=0, last_words=words)
     assert reason == ("exit code 1" if not words else f"exit code 1: {'y' * 400}")
+
+
+def test_a_session_that_reached_a_limit_of_its_own_ends_as_its_harness_does() -> None:
+    limit = Failure(what="the session's limit of 2 calls is reached", kind="limit", fault="polar", status=200)
+    assert judged(0, [call(), call(limit)]) == ("completed", None)

@@ -19,7 +19,7 @@ async def test_each_sandbox_and_mode_works_or_says_why_not() -> None:
     told = {(sandbox, intercept) for sandbox in ("host", "bwrap", "container") for intercept in ("base-url", "proxy")}
     assert works == told | {("bwrap", "hosts"), ("bwrap", "transparent"), ("container", "hosts")}
     refused = {place: proof.says for place, proof in found.items() if not proof.ok}
-    assert all("--intercept proxy" in says for says in refused.values())
+    assert all("use --" in says for says in refused.values())
 
 
 async def test_a_way_that_does_not_lead_to_polar_is_no_proof(monkeypatch: pytest.MonkeyPatch) -> None:
