@@ -27,11 +27,11 @@ test: setup ## all set-up, then linters and every test, the live ones on a real 
 	@$(BIN)/polar harness install $(HARNESSES)
 	@$(BIN)/polar model install tiny
 	@$(BIN)/python -m tests.loaders.environments
-	@$(MAKE) --no-print-directory browser lint
+	@$(MAKE) --no-print-directory browser postgres lint
 	$(BIN)/python -m pytest $(TESTS)
 
 .PHONY: test-fast
-test-fast: $(READY) ## the tests that need no engine, harness, sandbox or browser
+test-fast: $(READY) postgres ## the tests that need no engine, harness, sandbox or browser
 	$(BIN)/python -m pytest -m "not live and not browser" $(TESTS)
 
 .PHONY: lint
@@ -144,6 +144,23 @@ browser:
 				fonts-noto-color-emoji; } >/tmp/polar-apt.log 2>&1 || { tail -5 /tmp/polar-apt.log >&2; exit 3; }; \
 		else \
 			echo "note: Chromium is needed for the tests of pages; install it with your package manager" >&2; \
+		fi; \
+	fi
+
+# PostgreSQL's programs, for the tests of the rollout server's store: they start a cluster of their own in a temporary
+# folder. The package would start one for the whole machine, which nobody needs.
+.PHONY: postgres
+postgres:
+	@if ! ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 && ! command -v initdb >/dev/null; then \
+		if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+			echo "Installing postgresql"; \
+			mkdir -p /etc/postgresql-common; \
+			[ -e /etc/postgresql-common/createcluster.conf ] \
+				|| echo "create_main_cluster = false" >/etc/postgresql-common/createcluster.conf; \
+			{ apt-get update && apt-get install -y --no-install-recommends postgresql; } >/tmp/polar-apt.log 2>&1 \
+				|| { tail -5 /tmp/polar-apt.log >&2; exit 3; }; \
+		else \
+			echo "note: PostgreSQL is needed for the rollout server's tests; install it with your package manager" >&2; \
 		fi; \
 	fi
 

@@ -56,6 +56,8 @@ class Node:
     """Sessions that it has beside those."""
     blocked: bool = False
     """It had no place, or could not be reached: nothing goes there until it beats again."""
+    turned_down: int = 0
+    """So often in a row."""
     lost: int = 0
 
     @property

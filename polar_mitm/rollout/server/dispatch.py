@@ -17,6 +17,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from polar_mitm.client.models import TaskRequest
 from polar_mitm.client.nodes import Assignment, GivenBudgets
+from polar_mitm.json_text import loads
 from polar_mitm.rollout.server.board import Board, Live, Node
 from polar_mitm.rollout.server.wire import Answer, Wire
 from polar_mitm.rollout.store.clock import Clock
@@ -33,6 +34,9 @@ AT_ONCE = 64
 
 CACHED = 32 * 1024 * 1024
 """Characters of requests that are kept for the next sample of the same task."""
+
+BUSY = (0.1, 0.3, 1.0, 3.0)
+"""Seconds for which a gateway without a place is given nothing; the last is used from then on."""
 
 BACKOFF = (0.2, 0.5, 1.0, 2.0, 5.0)
 """Seconds before a post in doubt is sent again; the last is used from then on."""
@@ -133,7 +137,7 @@ class Dispatcher:
         """Whether it is known where the session is."""
         match answer:
             case "taken":
-                live.settled = True
+                live.settled, node.turned_down = True, 0
                 if live.stopping:
                     self.board.stops.set()
                 return True
@@ -142,7 +146,7 @@ class Dispatcher:
                 await self._end(live, End("error", reason, "assigned", fault=True))
                 return True
             case "busy" | "other" | "unreached" if not live.doubtful:
-                node.blocked = True
+                self._block(node, answer)
                 await self._return(live)
                 return True
             case "busy":
@@ -157,6 +161,18 @@ class Dispatcher:
                 live.doubtful = True
                 logger.info("session %s: gateway %s may have it: %s", live.session_id, node.name, said)
         return False
+
+    def _block(self, node: Node, answer: Answer) -> None:
+        """Nothing more goes there for a while; where nobody answered, until it beats again."""
+        node.blocked = True
+        if answer == "busy":  # most often it has yet to hear that its report was taken
+            pause = BUSY[min(node.turned_down, len(BUSY) - 1)]
+            node.turned_down += 1
+            asyncio.get_running_loop().call_later(pause, self._unblock, node)
+
+    def _unblock(self, node: Node) -> None:
+        node.blocked = False
+        self.board.work.set()
 
     async def _ask(self, live: Live, node: Node, queued: Queued | None) -> tuple[Answer, str]:
         try:
@@ -194,13 +210,13 @@ class Dispatcher:
         if task_id in self._requests:
             self._requests.move_to_end(task_id)
             return self._requests[task_id][0]
-        body: dict[str, Any] | None = await self.reads.request(task_id)
+        body = await self.reads.request(task_id)
         if body is None:
             return None
-        request = TaskRequest.model_validate(body)
+        request = await asyncio.to_thread(lambda: TaskRequest.model_validate(loads(body)))
         if task_id in self._requests:  # another sample's post was faster
             return request
-        size = len(request.model_dump_json())
+        size = len(body)
         self._requests[task_id] = request, size
         self._cached += size
         while self._cached > CACHED and len(self._requests) > 1:

@@ -8,21 +8,19 @@ from starlette.exceptions import HTTPException
 
 from polar_mitm.client.models import ErrorBody, Problem
 from polar_mitm.rollout.server.fleet import Superseded
-from polar_mitm.rollout.server.guard import TooLargeBody
 from polar_mitm.rollout.server.scenarios import ScenarioRefused
 from polar_mitm.rollout.store.files import TooLarge
 from polar_mitm.rollout.store.writer import Conflict, NotFound, StoreFailed
 
 RETRY_S = "2"
 
-CODES = {400: "invalid", 401: "unauthorized", 404: "not_found", 405: "not_allowed", 406: "not_acceptable"}
+CODES = {400: "invalid", 401: "unauthorized", 404: "not_found", 405: "not_allowed", 413: "too_large"}
 
 ANSWERS: dict[type[Exception], tuple[int, str]] = {
     NotFound: (404, "not_found"),
     Conflict: (409, "conflict"),
     Superseded: (409, "superseded"),
     TooLarge: (413, "too_large"),
-    TooLargeBody: (413, "too_large"),
     FileNotFoundError: (404, "not_found"),
     StoreFailed: (503, "unavailable"),
     SQLAlchemyError: (503, "unavailable"),

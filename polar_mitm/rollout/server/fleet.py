@@ -127,24 +127,28 @@ class Fleet:
     async def watch(self) -> None:
         """Find the dead."""
         loop = asyncio.get_running_loop()
-        silence, tick = 2 * self.settings.heartbeat_s, self.settings.heartbeat_s / 4
+        tick = self.settings.heartbeat_s / 4
         last = loop.time()
         while True:
             await asyncio.sleep(tick)
             now = loop.time()
-            stood = now - last - tick
+            await self.look(now, stood=now - last - tick)
             last = now
-            if stood > self.settings.heartbeat_s / 2:
-                logger.warning("the server stood still for %.1f s: gateways get that time again", stood)
-                for node in self.board.nodes.values():
-                    node.beat += stood
-            for node in list(self.board.nodes.values()):
-                if not node.alive or now - node.beat <= silence:
-                    continue
-                try:
-                    await self._gone(node, "down", f"gateway {node.name} was not heard of for {silence:g} s")
-                except StoreFailed as error:
-                    logger.warning("gateway %s is silent: %s", node.name, error)
+
+    async def look(self, now: float, *, stood: float) -> None:
+        """Find the dead at this time of the loop's clock. `stood`: seconds that the look is late."""
+        silence = 2 * self.settings.heartbeat_s
+        if stood > self.settings.heartbeat_s / 2:
+            logger.warning("the server stood still for %.1f s: gateways get that time again", stood)
+            for node in self.board.nodes.values():
+                node.beat += stood
+        for node in list(self.board.nodes.values()):
+            if not node.alive or now - node.beat <= silence:
+                continue
+            try:
+                await self._gone(node, "down", f"gateway {node.name} was not heard of for {silence:g} s")
+            except StoreFailed as error:
+                logger.warning("gateway %s is silent: %s", node.name, error)
 
     async def stop(self) -> None:
         for task in self._background:

@@ -12,13 +12,17 @@ from urllib.parse import urlsplit
 
 from prometheus_client import Counter
 from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 OPEN = frozenset({"/healthz"})
 
 
-class TooLargeBody(Exception):
-    pass
+class TooLargeBody(HTTPException):
+    """It is FastAPI's own kind of error: any other that comes while a body is read it answers with a 400."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(413, _too_large(limit))
 
 
 class Guard:
@@ -63,7 +67,7 @@ class Guard:
             message = await receive()
             taken += len(message.get("body", b""))
             if taken > limit:
-                raise TooLargeBody(_too_large(limit))
+                raise TooLargeBody(limit)
             return message
 
         await self.app(scope, counted, send)

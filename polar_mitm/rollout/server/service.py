@@ -103,18 +103,7 @@ class Service:
 
     async def submit(self, request: TaskRequest, key: str | None) -> Submitted:
         """Raises Refused and StoreFailed, and ScenarioRefused for a scenario that no gateway could run."""
-        lane = await asyncio.to_thread(lane_of, request)
-        plain = request.model_dump(mode="json")
-        canonical = json.dumps(plain, sort_keys=True, ensure_ascii=True).encode()
-        new = Submission(
-            task_id=request.task_id or f"tsk_{secrets.token_hex(13)}",
-            request=request,
-            body=dumps(plain).decode(),
-            digest=hashlib.sha256(canonical).hexdigest(),
-            lane=lane,
-            idempotency_key=key,
-            session_ids=[new_session_id() for _ in range(request.num_samples)],
-        )
+        new = await asyncio.to_thread(_submission, request, key)
 
         def then(submitted: Submitted) -> None:
             self.board.apply(submitted.effects)
@@ -262,6 +251,22 @@ class Service:
             except StoreFailed as error:
                 logger.warning("old events are not removed yet: %s", error)
             await asyncio.sleep(PRUNE_S)
+
+
+def _submission(request: TaskRequest, key: str | None) -> Submission:
+    """Takes its time with a large request."""
+    lane = lane_of(request)
+    plain = request.model_dump(mode="json")
+    canonical = json.dumps(plain, sort_keys=True, ensure_ascii=True).encode()
+    return Submission(
+        task_id=request.task_id or f"tsk_{secrets.token_hex(13)}",
+        request=request,
+        body=dumps(plain).decode(),
+        digest=hashlib.sha256(canonical).hexdigest(),
+        lane=lane,
+        idempotency_key=key,
+        session_ids=[new_session_id() for _ in range(request.num_samples)],
+    )
 
 
 async def _open_sessions(transaction: Transaction) -> list[Queued | Assigned]:

@@ -93,6 +93,8 @@ class Database:
         path = Path(self.url.database or "")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
+            # What tasks say is nobody else's: SQLite would make the file with everybody's rights.
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
             handle = os.open(path.with_name(path.name + ".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise StoreUnusable(f"{path} cannot be opened: {error}") from error

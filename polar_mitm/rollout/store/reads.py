@@ -49,9 +49,10 @@ class Reads:
         live = await self._live([task_id] if rows[0].open else [])
         return task_of(rows[0], live.get(task_id, 0), rows[0].body if body else None)
 
-    async def request(self, task_id: str) -> dict[str, Any] | None:
+    async def request(self, task_id: str) -> str | None:
+        """As JSON."""
         rows = await self._rows(select(requests.c.body).where(requests.c.task_id == task_id))
-        return loads(rows[0].body) if rows else None
+        return rows[0].body if rows else None
 
     async def sessions(
         self,
