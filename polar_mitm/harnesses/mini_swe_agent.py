@@ -76,12 +76,20 @@ def delegate(prompt: str) -> ToolCall:
 def answer(stdout: str, home: Path) -> str:
     """What it submitted, else the last text that its model gave."""
     try:
-        trajectory: Any = json.loads((home / TRAJECTORY_FILE).read_bytes())
+        trajectory: Any = json.loads(_read(home, TRAJECTORY_FILE))
         submission, messages = trajectory["info"]["submission"], trajectory["messages"]
         last = [said["content"] for said in messages if said["role"] == "assistant" and said["content"]]
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return ""  # never written, or by a program that the agent ran
     return str(submission or (last or [""])[-1]).strip()
+
+
+def _read(home: Path, name: str) -> bytes:
+    """A file of the harness's own. The agent may have put a link or a pipe in its place: OSError for those."""
+    path = home / name
+    if not path.resolve(strict=True).is_relative_to(home.resolve()) or not path.is_file():
+        raise OSError(f"{path} is no file of the harness's")
+    return path.read_bytes()
 
 
 def _config(access: Access, layout: Layout, assignment: Assignment) -> str:

@@ -1,6 +1,7 @@
 """What is particular to each harness: its configuration files, its variables, how its answer is read."""
 
 import json
+import os
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -258,3 +259,21 @@ def test_a_command_finds_all_it_needs_in_variables() -> None:
     assert prepared.env["POLAR_INSTRUCTION"] == "/home/agent/.polar/instruction.txt"
     assert prepared.files[".polar/instruction.txt"].encode() == prepared.stdin
     assert not [name for name in prepare("command", "proxy").env if name.endswith("BASE_URL")]
+
+
+@pytest.mark.parametrize("left", ["link", "pipe", "folder"])
+def test_what_an_agent_puts_in_the_place_of_mini_swe_agents_file_is_not_read(left: str, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    secret = tmp_path / "secret.json"
+    secret.write_text(json.dumps({"info": {"submission": "secret"}, "messages": []}))
+    place = home / mini_swe_agent.TRAJECTORY_FILE
+    place.parent.mkdir(parents=True)
+    match left:
+        case "link":
+            place.symlink_to(secret)
+        case "pipe":
+            os.mkfifo(place)
+        case "folder":
+            place.mkdir()
+    assert mini_swe_agent.answer("", home) == ""
