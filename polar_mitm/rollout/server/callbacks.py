@@ -79,6 +79,8 @@ class Postman:
         """Start what is due. Seconds until there may be more; None: when there is something new."""
         busy = Counts(self._under_way.values())
         full = [origin for origin, count in busy.items() if count >= AT_ONCE_EACH]
+        # Asked before the rows are read: one that is delivered meanwhile would still be read as pending.
+        held = set(self._under_way)
         try:
             rows = await self.reads.due_callbacks(self.clock.now(), origins=full, limit=2 * AT_ONCE)
             next_at = await self.reads.next_callback_at()
@@ -88,7 +90,7 @@ class Postman:
         for row in rows:
             if len(self._under_way) >= AT_ONCE:
                 return None
-            if row.id in self._under_way or busy[row.origin] >= AT_ONCE_EACH:
+            if row.id in held or busy[row.origin] >= AT_ONCE_EACH:
                 continue
             busy[row.origin] += 1
             self._under_way[row.id] = row.origin
