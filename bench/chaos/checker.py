@@ -94,8 +94,8 @@ def _results(
     yield from (f"session {name} was begun {n} times" for name, n in begun.items() if n > 1)
     yield from (f"session {name} has a result and was never begun" for name in counting - begun.keys())
     for result in results:
-        if not result["calls"] or not result["response_tokens"]:
-            yield f"session {result['session']['session_id']} has no calls"
+        if not result["masked"] and not result["trained_tokens"]:  # calls that could not be kept mask their session
+            yield f"session {result['session']['session_id']} has no calls, and nothing says why"
 
 
 def _callbacks(trainer: Trainer) -> Iterator[str]:

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 import secrets
+import shutil
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -117,6 +118,7 @@ class Node:
             remember(sample.folder.path, assignment)  # no await since it was made: nothing can come between
         except OSError as error:
             await to_the_end(sample.failed(error))
+            shutil.rmtree(sample.folder.path, ignore_errors=True)  # nothing has happened in it
             raise
         return sample
 

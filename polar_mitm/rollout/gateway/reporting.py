@@ -48,8 +48,10 @@ KEPT = (
 
 
 def remember(folder: Path, assignment: Assignment) -> None:
-    """Raises OSError."""
-    (folder / ASSIGNMENT).write_text(assignment.model_dump_json())
+    """Whole or not at all. Raises OSError."""
+    new = folder / f".{ASSIGNMENT}"
+    new.write_text(assignment.model_dump_json())
+    new.replace(folder / ASSIGNMENT)
 
 
 def report_of(held: Held, incarnation: str) -> Report:

@@ -192,3 +192,18 @@ def test_what_cannot_be_read_is_left_to_the_server_which_begins_it_again(tmp_pat
     assert report_left(path, assignment(), "i2") is None
     (path / ASSIGNMENT).write_text("{")
     assert list(assignments_left(tmp_path / "sessions")) == []
+
+
+def test_an_assignment_that_there_is_no_room_for_leaves_nothing_to_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = SessionFolder.create(tmp_path / "sessions", "ses_1")
+
+    def torn(path: Path, text: str) -> int:
+        path.touch()
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "write_text", torn)
+    with pytest.raises(OSError, match="No space left"):
+        remember(folder.path, assignment())
+    assert list((tmp_path / "sessions").glob("*/" + ASSIGNMENT)) == []
