@@ -112,12 +112,13 @@ async def test_what_was_not_answered_is_delivered_by_the_next_life(rig: Rig, mon
         await rig.assign(node)
         await rig.until(lambda: node.pipeline.stages.get("ses_1") == "done")
         await rig.until(lambda: len(rig.server.answers["report"]) < 1000)
-    rig.server.answers["report"] = []
     rig.server.beats.clear()
     rig.server.registrations.clear()
     async with rig.node() as node:
-        await rig.until(lambda: bool(rig.server.reports))
+        await rig.until(lambda: bool(rig.server.registrations))
         assert rig.server.registrations[0]["sessions"] == {"ses_1": "done"}
+        rig.server.answers["report"] = []
+        await rig.until(lambda: bool(rig.server.reports))
         assert rig.server.reports[0]["incarnation"] == node.incarnation
         assert rig.server.reports[0]["status"] == "completed"
         await rig.until(lambda: not node.pipeline.held)
