@@ -98,7 +98,7 @@ async def test_a_session_is_run_reported_and_let_go_of(rig: Rig) -> None:
 
 async def test_a_session_over_its_running_clock_is_reported_with_what_there_is(rig: Rig) -> None:
     async with rig.node() as node:
-        await rig.assign(node, seconds=60, running_s=3.0)
+        await rig.assign(node, seconds=60, running_s=12.0)
         await rig.until(lambda: bool(rig.server.reports))
         [report] = rig.server.reports
         assert (report["status"], report["reward"], report["calls"]) == ("timeout", 1.0, 1), report
@@ -174,7 +174,7 @@ def test_a_token_that_is_missing_or_protects_nothing_is_bad_usage(
 async def test_a_call_that_the_running_clock_cut_off_is_in_the_report(rig: Rig) -> None:
     rig.vllm.script = [Reply("Hello.", delay_s=60)]
     async with rig.node() as node:
-        await rig.assign(node, running_s=4.0)
+        await rig.assign(node, running_s=12.0)
         await rig.until(lambda: bool(rig.server.reports))
         [report] = rig.server.reports
         assert (report["status"], report["calls"]) == ("timeout", 1), report
