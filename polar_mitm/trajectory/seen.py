@@ -249,12 +249,18 @@ class _Reading:
             whole = grow(asked, pack(call.sampled))
         except OverflowError:
             asked = whole = self.ids
-        good = prompt.prefix_len <= self.good.get(prompt.prefix_call_id or "", 0) and _tokens(prompt.suffix_ids)
-        if good and asked.end:
-            call.prompt = asked
-            call.whole = whole if _tokens(call.sampled) else None
+        good = self.good.get(prompt.prefix_call_id or "", 0)
+        if prompt.prefix_len <= good:
+            good = prompt.prefix_len + _leading(prompt.suffix_ids)
+        if good == asked.end:
+            good += _leading(call.sampled)
+            if asked.end:
+                call.prompt = asked
+                call.whole = whole if good == whole.end else None
+        if call.prompt is None and call.invalid is None:
+            call.invalid = f"an id of its prompt is outside 0..{LARGEST_ID}"
         self.placed[call.call_id] = whole
-        self.good[call.call_id] = whole.end if call.whole else asked.end if call.prompt else 0
+        self.good[call.call_id] = min(good, whole.end)
 
     def _messages(self, line: CallLine, number: int) -> Node:
         packed = pack(self._named(line.request.messages, number))
@@ -318,6 +324,11 @@ def _ids(ids: list[int]) -> array[int]:
 
 def _tokens(ids: "list[int] | array[int]") -> bool:
     return not ids or (min(ids) >= 0 and max(ids) <= LARGEST_ID)
+
+
+def _leading(ids: "list[int] | array[int]") -> int:
+    """How many of them, from the first on, can be tokens."""
+    return next((place for place, token in enumerate(ids) if not 0 <= token <= LARGEST_ID), len(ids))
 
 
 def _first(marks: dict[str, str], names: tuple[str, ...]) -> str | None:

@@ -13,6 +13,7 @@ from polar_mitm.trajectory.builders import build
 from polar_mitm.trajectory.ledger import LedgerError, balance
 from polar_mitm.trajectory.seen import TrajectoryError, read_session
 from polar_mitm.trajectory.trace import Trajectory
+from tests.capture.samples import make_call
 from tests.trajectory.sessions import World
 
 
@@ -293,3 +294,22 @@ def test_thousands_of_calls(tmp_path: Path, shape: str, count: int, relation: st
     trajectory = build(folder)
     assert sum(trajectory.ledger.bins.values()) == 3 * count
     assert max(trajectory.relations, key=lambda name: trajectory.relations[name] * (name != "side_request")) == relation
+
+
+@pytest.mark.parametrize(
+    ("prompt", "sampled"), [([1, 2, -1], [4]), ([1, 2], [3, -1]), ([], [1, 2]), ([1, 2, 2**40], [4]), ([-1], [2])]
+)
+@pytest.mark.parametrize("later", [[1, 2, 3], [1, 2], [1, 2, 3, -1, 9]])
+def test_a_valid_call_coded_against_an_invalid_one_is_trained_in_its_own_trace(
+    prompt: list[int], sampled: list[int], later: list[int], tmp_path: Path
+) -> None:
+    world = World()
+    world.calls = [make_call("a", prompt_ids=prompt, response_ids=sampled)]
+    world.calls.append(make_call("b", prompt_ids=later, response_ids=[5]))
+    for number, call in enumerate(world.calls):
+        call.identity.session_id = world.session_id
+        call.identity.started_at, call.identity.finished_at = 100.0 + number, 101.0 + number
+    trajectory = build(world.write(tmp_path))
+    valid = min(later) >= 0
+    assert trajectory.ledger.bins.get("trained", 0) == int(valid)
+    assert sum(trace.trained for trace in trajectory.traces) == int(valid)
