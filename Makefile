@@ -1,5 +1,6 @@
 # Two commands do all the set-up: `make demo` and `make test`. Both are quick when nothing is missing.
 SHELL := /bin/bash
+export DEBIAN_FRONTEND := noninteractive
 .DEFAULT_GOAL := help
 VENV := .venv
 BIN := $(VENV)/bin
@@ -157,7 +158,7 @@ postgres:
 			mkdir -p /etc/postgresql-common; \
 			[ -e /etc/postgresql-common/createcluster.conf ] \
 				|| echo "create_main_cluster = false" >/etc/postgresql-common/createcluster.conf; \
-			{ apt-get update && apt-get install -y --no-install-recommends postgresql; } >/tmp/polar-apt.log 2>&1 \
+			{ apt-get update && apt-get install -y --no-install-recommends -o Dpkg::Options::=--force-confold postgresql; } >/tmp/polar-apt.log 2>&1 \
 				|| { tail -5 /tmp/polar-apt.log >&2; exit 3; }; \
 		else \
 			echo "note: PostgreSQL is needed for the rollout server's tests; install it with your package manager" >&2; \
