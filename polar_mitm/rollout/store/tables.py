@@ -166,8 +166,7 @@ callbacks = Table(
     Column("next_at", Double),
     Column("last_error", Text),
 )
-_PENDING = text("state = 'pending'")
-Index("ix_callbacks_due", callbacks.c.next_at, sqlite_where=_PENDING, postgresql_where=_PENDING)
+Index("ix_callbacks_state_next_at", callbacks.c.state, callbacks.c.next_at)
 Index("ix_callbacks_state_n", callbacks.c.state, callbacks.c.n)
 Index("ix_callbacks_task_id_n", callbacks.c.task_id, callbacks.c.n)
 

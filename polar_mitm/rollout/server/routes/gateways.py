@@ -51,4 +51,5 @@ async def drain(name: GatewayName, service: Here) -> Gateway:
 
 @router.post("/{name}/undrain", responses=problems(404))
 async def undrain(name: GatewayName, service: Here) -> Gateway:
+    """Give it sessions again."""
     return service.board.gateway(await service.fleet.drain(name, False))

@@ -44,6 +44,7 @@ async def sessions(
 
 @router.get("/{session_id}", responses=problems(404))
 async def session(session_id: SessionId, service: Here) -> Session:
+    """One session, with the stage that its gateway last told."""
     return service.shown(await service.session(session_id))
 
 
@@ -67,12 +68,14 @@ async def report(session_id: SessionId, report: Report, service: Here) -> Report
 
 @router.get("/{session_id}/files", responses=problems(404))
 async def files(session_id: SessionId, service: Here) -> list[File]:
+    """The session's files that are here, by name; those that its gateway stored elsewhere are in its result."""
     row = await service.session(session_id)
     return await asyncio.to_thread(service.files.names, row.task_id, session_id)
 
 
 @router.get("/{session_id}/files/{name}", response_class=StreamingResponse, responses=problems(404))
 async def file(session_id: SessionId, name: FileName, service: Here) -> StreamingResponse:
+    """One file, as it was uploaded."""
     row = await service.session(session_id)
     pieces = await asyncio.to_thread(service.files.read, row.task_id, session_id, name)
     headers = {"X-Content-Type-Options": "nosniff", "Content-Disposition": f'attachment; filename="{name}"'}
