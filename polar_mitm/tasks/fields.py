@@ -29,6 +29,7 @@ class Sampling(TypedDict, total=False):
     top_k: Annotated[int, Field(ge=-1)]
     min_p: Annotated[float, Field(ge=0, le=1)]
     max_tokens: Annotated[int, Field(ge=1)]
+    min_tokens: Annotated[int, Field(ge=0)]
     presence_penalty: Annotated[float, Field(ge=-2, le=2)]
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)]
     repetition_penalty: Annotated[float, Field(gt=0)]
