@@ -57,6 +57,10 @@ FLAGS = (
 MCP_FILE = ".claude/polar-mcp.json"
 EXTRA_FILE = ".claude/polar-extra.md"
 
+SPARE = 13_000
+"""Tokens that it leaves free beside those of an answer: of a window of 32 000 it would use 11 000, less than its first
+prompt, and compact at every turn. Told of so much more, it compacts when no answer fits the true window any longer."""
+
 MAX_ANSWER = 32_000
 """Claude Code's own limit for a model it does not know."""
 
@@ -76,7 +80,7 @@ def prepare(installed: Installed, access: Access, layout: Layout, assignment: As
         # A first system block that differs in each request: no prompt would then continue the one before it.
         "CLAUDE_CODE_ATTRIBUTION_HEADER": "0",
         # The window of a model it does not know; else it assumes 200 000 and never compacts in time.
-        "CLAUDE_CODE_MAX_CONTEXT_TOKENS": str(access.max_model_len),
+        "CLAUDE_CODE_MAX_CONTEXT_TOKENS": str(access.max_model_len + SPARE),
         "CLAUDE_CODE_MAX_OUTPUT_TOKENS": str(answer_budget(access.max_model_len, MAX_ANSWER)),
     }
     if access.mode == "base-url":

@@ -63,7 +63,7 @@ def test_what_prints_nothing_but_its_answer_is_read_as_it_is(name: str) -> None:
 
 def test_claude_code_is_told_the_window_and_sends_no_line_that_changes_each_time() -> None:
     env = prepare("claude-code", "proxy", max_model_len=65_536).env
-    assert env["CLAUDE_CODE_MAX_CONTEXT_TOKENS"] == "65536"
+    assert env["CLAUDE_CODE_MAX_CONTEXT_TOKENS"] == "78536"
     assert env["CLAUDE_CODE_MAX_OUTPUT_TOKENS"] == "16384"
     assert env["CLAUDE_CODE_ATTRIBUTION_HEADER"] == "0"
     assert env["IS_SANDBOX"] == "1"
