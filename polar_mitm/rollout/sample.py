@@ -109,7 +109,7 @@ class Sample:
         told = access(scenario.intercept, session, layout, _window(job))
         prepared = job.harness.prepare(job.installed, told, layout, scenario.assignment(self.task.instruction))
         spec = _spec(job, session, folder, workspace.path, home, prepared)
-        place.settle(spec)
+        await asyncio.to_thread(place.settle, spec)
         self._prepared = _Prepared(spec, layout, workspace, place)
 
     async def run(self, timeout_s: float | None = None) -> None:

@@ -14,7 +14,7 @@ import subprocess
 import tempfile
 import threading
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path, PurePosixPath
@@ -122,9 +122,10 @@ def _build(context: Path, dockerfile: Path, tag: str, timeout_s: float | None) -
             raise SandboxError(f"{dockerfile} could not be built: {words}")
 
 
-def of_folder(context: Path, *, timeout_s: float | None = None) -> str:
-    """The image of a folder with a Dockerfile, built when it is first asked for. Raises SandboxError."""
-    tag = f"{BUILT}:{_digest(context)}"
+def of_folder(context: Path, *, timeout_s: float | None = None, more: str = "") -> str:
+    """The image of a folder with a Dockerfile, built when it is first asked for. `more` is what it depends on besides.
+    Raises SandboxError."""
+    tag = f"{BUILT}:{_digest(context, more)}"
     build(context, context / "Dockerfile", tag, timeout_s=timeout_s)
     return tag
 
@@ -137,6 +138,25 @@ def with_files(image: str, files: Path, folder: PurePosixPath) -> str:
         dockerfile.write_text(f"FROM {image}\nCOPY {json.dumps(['.', f'{folder}/'])}\n")
         build(files, dockerfile, tag)
     return tag
+
+
+def passable(image: str, folders: Sequence[Path]) -> str:
+    """The image, in which any user may pass the folders above those that are mounted at the same path. An image's /root
+    lets nobody through, and polar's own files may lie in this machine's. Raises SandboxError."""
+    above = sorted({str(parent) for folder in folders for parent in folder.parents if parent != Path("/")})
+    if not above:
+        return image
+    names = " ".join(map(shlex.quote, above))
+    lines = [
+        f"FROM {image}",
+        "USER 0",
+        f"RUN for folder in {names}; do if [ -d $folder ]; then chmod o+x $folder; fi; done",
+        f"USER {user(image)}",
+    ]
+    with tempfile.TemporaryDirectory(prefix="polar-image-") as scratch:
+        dockerfile = Path(scratch) / "Dockerfile"
+        dockerfile.write_text("\n".join(lines))
+        return of_folder(Path(scratch), more=_configured(image, "Id"))
 
 
 def _digest(context: Path, more: str = "") -> str:
@@ -186,18 +206,18 @@ def _container(image: str) -> Iterator[str]:
 
 def workdir(image: str) -> PurePosixPath | None:
     """The folder in which the image wants to be worked in; None when it does not say. Raises SandboxError."""
-    path = _configured(image).get("WorkingDir")
+    path = _configured(image, "Config").get("WorkingDir")
     return PurePosixPath(path) if path not in (None, "", "/") else None
 
 
 def user(image: str) -> str:
     """Who its programs run as, by name or number. Raises SandboxError."""
-    return _configured(image).get("User") or "0"
+    return _configured(image, "Config").get("User") or "0"
 
 
 def home_of(image: str, user: str) -> PurePosixPath:
     """The home of a user (`name`, `name:group` or numbers) in the image. Raises SandboxError."""
-    for variable in _configured(image).get("Env") or []:
+    for variable in _configured(image, "Config").get("Env") or []:
         if variable.startswith("HOME=/"):
             return PurePosixPath(variable.removeprefix("HOME="))
     with tempfile.TemporaryDirectory(prefix="polar-image-") as scratch:
@@ -212,9 +232,8 @@ def home_of(image: str, user: str) -> PurePosixPath:
     return PurePosixPath("/root" if user.partition(":")[0] in ("0", "root") else "/tmp")
 
 
-def _configured(image: str) -> dict[str, Any]:
-    answer = said("image", "inspect", "--format", "{{json .Config}}", image)
+def _configured(image: str, what: str) -> Any:
+    answer = said("image", "inspect", image)
     if answer.returncode != 0:
         raise SandboxError(f"there is no image {image} here: {answer.stderr.strip()[-500:]}")
-    configured: dict[str, Any] = json.loads(answer.stdout)
-    return configured
+    return json.loads(answer.stdout)[0][what]

@@ -54,6 +54,11 @@ def arguments(own: Own, spec: RunSpec, scratch: Path) -> Iterator[str]:
     ready.write_text(_script(own.ready) if own.ready else "")
     yield from ("--volume", f"{ready}:/polar/ready:ro")
     _show(spec.home)
+    for socket in spec.sockets.values():
+        socket.chmod(0o666)  # on this machine their folder keeps others out
+    for folder in spec.read_only:
+        with suppress(OSError):  # another's, which then is for all anyway
+            folder.chmod(folder.stat().st_mode | 0o055)
     yield from ("--volume", f"{spec.home}:{HOME_FILES}:ro")
     for inside, outside in own.mounts.items():
         yield from ("--volume", f"{outside}:{inside}")

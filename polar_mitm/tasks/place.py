@@ -27,10 +27,12 @@ class Place:
         return replace(layout, workspace=self.harbor.workdir, home=self.harbor.home)
 
     def settle(self, spec: RunSpec) -> None:
-        """Put into the harness's run what the task says of its place."""
+        """Put into the harness's run what the task says of its place. Blocks. Raises SandboxError."""
         spec.image, spec.workdir, spec.keep = self.image, self.workdir, self.image is not None
         if self.harbor is not None:
             spec.own = self.harbor.own
+            if self.harbor.user not in ("0", "root"):
+                spec.image = images.passable(self.harbor.image, spec.read_only)
             # The image's user is who it is: the names that a harness is given elsewhere would be another's.
             given = {name: value for name, value in spec.env.items() if name not in ("USER", "LOGNAME")}
             spec.env = self.harbor.agent_env | given
