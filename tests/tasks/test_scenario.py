@@ -138,8 +138,8 @@ BAD = {
     ),
     "unknown field": (
         f"instruction: hi\nsampling: {{zzz: 1}}\n{EVALUATOR}",
-        ":2: sampling.zzz: unknown field; known are temperature, top_p, top_k, min_p, max_tokens, min_tokens, presence_penalty, "
-        "frequency_penalty, repetition_penalty, seed, stop",
+        ":2: sampling.zzz: unknown field; known are temperature, top_p, top_k, min_p, max_tokens, min_tokens, "
+        "presence_penalty, frequency_penalty, repetition_penalty, seed, stop",
     ),
     "unknown evaluator": (
         "instruction: hi\nevaluator:\n  run: x\n  type: comand\n",
