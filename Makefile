@@ -59,9 +59,14 @@ wire: $(READY) ## record what a real harness sends: make wire HARNESS=pi
 	@$(BIN)/python -m tests.wire.record $(HARNESS)
 
 .PHONY: live-matrix
-live-matrix: setup ## every harness x mode x sandbox on a real engine; write the table in docs/harnesses.md
+live-matrix: setup ## every harness x mode x sandbox on a real engine; write the table in docs/harnesses.md: make live-matrix ARGS=--missing
 	@$(BIN)/polar harness install $(HARNESSES)
-	@$(BIN)/python -m tests.live.matrix
+	@$(BIN)/python -m tests.live.matrix $(ARGS)
+
+.PHONY: live-kinds
+live-kinds: setup ## sub-agents and compactions of every harness on a real engine; write the table in docs/harnesses.md
+	@$(BIN)/polar harness install $(HARNESSES)
+	@$(BIN)/python -m tests.live.kinds $(ARGS)
 
 .PHONY: bench-keepalive
 bench-keepalive: $(READY) ## hold a stream of each provider open for a minute and measure its longest silence

@@ -21,10 +21,10 @@ def refusal(intercept: Intercept, sandbox: Sandbox) -> str | None:
     """Why this sandbox can't do it; None when it can."""
     if intercept in ("base-url", "proxy") or intercept in sandbox.REDIRECTS:
         return None
-    if sandbox.REDIRECTS:
-        return f"the sandbox {sandbox.NAME} cannot take every address: use --intercept hosts, or --sandbox bwrap"
-    others = "--sandbox bwrap" if intercept == "transparent" else "--sandbox bwrap or container"
-    return f"the sandbox {sandbox.NAME} leads no names or addresses elsewhere: use {others}, or --intercept proxy"
+    return (
+        f"the sandbox {sandbox.NAME} leads no name or address elsewhere, for its program has this machine's network: "
+        "use --sandbox bwrap or container, or --intercept proxy"
+    )
 
 
 def access(intercept: Intercept, session: Session, layout: Layout, window: int) -> Access:

@@ -11,18 +11,17 @@ import re
 import shlex
 import shutil
 import signal
-import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
-from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-from polar_mitm.home import home
-from polar_mitm.sandboxes import own_files
+from polar_mitm.sandboxes import container_ways, own_files
 from polar_mitm.sandboxes.base import Exit, Layout, RunSpec, SandboxError, ended, to_the_end
+from polar_mitm.sandboxes.carried import SOCAT, carried
+from polar_mitm.sandboxes.container_ways import ENTRY
 from polar_mitm.sandboxes.images import KEPT, engine, run_arguments, said
 from polar_mitm.sandboxes.limits import Cgroup
 from polar_mitm.sandboxes.scratch import prefix
@@ -37,38 +36,23 @@ BASE_PORT: Final = 29081
 
 KILLED: Final = 128 + signal.SIGKILL
 
-# Take the environment from its file, which no command line shows; the image's own PATH comes last. Start a socat for
-# each port before "--", wait until each listens, say so, become the program. The image may have nothing but a shell.
+# Take the environment from its file, which no command line shows; the image's own PATH comes last.
 _ENVIRONMENT: Final = """
 image_path=$PATH
 . /polar/env
 PATH=$PATH:$image_path
 unset image_path
 """
-_ENTRY: Final = """
-while [ "$1" != -- ]; do
-  (/polar/socat/run "TCP-LISTEN:$1,bind=127.0.0.1,fork,reuseaddr" "UNIX-CONNECT:/polar/$1.sock" </dev/null >/dev/null &)
-  tries=0
-  until /polar/socat/run -u OPEN:/dev/null "TCP:127.0.0.1:$1" 2>/dev/null; do
-    tries=$((tries + 1))
-    if [ "$tries" -gt 500 ]; then echo "polar: the bridge on port $1 did not open" >&2; exit 125; fi
-  done
-  shift
-done
-shift
-if command -v "$1" >/dev/null; then echo started > /polar/status; exec "$@"; fi
-echo "$1: No such file" >&2
-"""
 
 
 class Container:
     NAME = "container"
-    REDIRECTS = frozenset({"hosts"})
+    REDIRECTS = frozenset({"hosts", "transparent"})
 
     def check(self) -> list[str]:
         try:
             engine()
-            _socat()
+            carried(SOCAT)
         except SandboxError as error:
             return [str(error)]
         return []
@@ -109,6 +93,8 @@ class Container:
         try:
             process = await _start([engine(), "run", *arguments], spec, Path(scratch.name))
             try:
+                if container_ways.transparent(spec):
+                    await container_ways.lead_all(name, spec.image, variant, process)
                 timed_out, over = await ended(process, spec, Cgroup(), await _watched(name, spec))
             finally:
                 await to_the_end(_end(name, process))
@@ -144,31 +130,6 @@ def _name(marker: str) -> str:
     return f"polar-{re.sub(r'[^A-Za-z0-9_.-]', '-', marker)}"
 
 
-@cache
-def _socat() -> Path:
-    """A folder with this machine's socat, its loader and libraries, and `run`, which starts it in any image."""
-    program = shutil.which("socat")
-    if program is None:
-        raise SandboxError("socat is not installed: apt-get install socat (Debian, Ubuntu), apk add socat (Alpine)")
-    listed = subprocess.run(["ldd", program], capture_output=True, text=True, check=False).stdout
-    libraries = [Path(path) for path in re.findall(r"(/\S+) \(0x", listed)]
-    loader = next((path for path in libraries if path.name.startswith("ld-")), None)
-    folder = home() / "socat"
-    folder.mkdir(parents=True, exist_ok=True)
-    for path in (Path(program), *libraries):
-        target = folder / path.name
-        if not target.exists() or target.stat().st_size != path.stat().st_size:
-            scratch = folder / f".{path.name}.{os.getpid()}"
-            shutil.copyfile(path, scratch)
-            scratch.chmod(0o755)
-            scratch.replace(target)
-    start = f"/polar/socat/{loader.name} --library-path /polar/socat " if loader else ""
-    run = folder / "run"
-    run.write_text(f'#!/bin/sh\nexec {start}/polar/socat/{Path(program).name} "$@"\n')
-    run.chmod(0o755)
-    return folder
-
-
 async def _watched(name: str, spec: RunSpec) -> list[Path] | None:
     """The folders that a disk limit is for. None: those of the host."""
     if spec.own is None:
@@ -202,12 +163,7 @@ def _arguments(spec: RunSpec, scratch: Path) -> Iterator[str]:
         yield from ("--volume", f"{folder}:{folder}:ro")
     if spec.ca is not None:
         yield from ("--volume", f"{spec.ca}:{CA}:ro", "--volume", f"{write_bundle(spec.ca)}:{CA_BUNDLE}:ro")
-    for name in (spec.redirect.names or ()) if spec.redirect else ():
-        yield from ("--add-host", f"{name}:127.0.0.1")
-    if spec.sockets or spec.redirect:
-        yield from ("--volume", f"{_socat()}:/polar/socat:ro")
-    for port, socket in _sockets(spec).items():
-        yield from ("--volume", f"{socket}:/polar/{port}.sock")
+    yield from container_ways.arguments(spec, scratch)
 
 
 def _in_folders(spec: RunSpec) -> Iterator[str]:
@@ -225,14 +181,9 @@ def _has_init() -> bool:
     )
 
 
-def _sockets(spec: RunSpec) -> dict[int, Path]:
-    redirected = {443: spec.redirect.https, 80: spec.redirect.http} if spec.redirect else {}
-    return spec.sockets | redirected
-
-
 def _program(spec: RunSpec) -> list[str]:
     environment = own_files.ENVIRONMENT if spec.own else _ENVIRONMENT
-    return ["/bin/sh", "-c", environment + _ENTRY, "polar-bridge", *map(str, _sockets(spec)), "--", *spec.argv]
+    return ["/bin/sh", "-c", environment + ENTRY, "polar-bridge", *container_ways.entry(spec), "--", *spec.argv]
 
 
 async def _start(command: list[str], spec: RunSpec, folder: Path) -> asyncio.subprocess.Process:

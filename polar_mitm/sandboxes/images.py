@@ -74,7 +74,7 @@ def run_arguments(image: str) -> tuple[str, ...]:
         return _worked[-1]  # it is what a container left that was started with them
     words = ""
     for variant in _VARIANTS:
-        tried = said("run", "--rm", *variant, "--network", "none", image, "/bin/sh", "-c", "exit 0")
+        tried = said("run", "--rm", "--pull", "never", *variant, "--network", "none", image, "/bin/sh", "-c", "exit 0")
         if tried.returncode == 0:
             _worked.append(variant)
             return variant

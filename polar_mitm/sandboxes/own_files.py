@@ -10,6 +10,7 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 from polar_mitm.sandboxes.base import Own, Ready, RunSpec, SandboxError
+from polar_mitm.sandboxes.container_ways import sockets
 from polar_mitm.sandboxes.images import said, workdir
 
 HOME_FILES: Final = PurePosixPath("/polar/home")
@@ -54,7 +55,7 @@ def arguments(own: Own, spec: RunSpec, scratch: Path) -> Iterator[str]:
     ready.write_text(_script(own.ready) if own.ready else "")
     yield from ("--volume", f"{ready}:/polar/ready:ro")
     _show(spec.home)
-    for socket in spec.sockets.values():
+    for socket in sockets(spec).values():
         socket.chmod(0o666)  # on this machine their folder keeps others out
     for folder in spec.read_only:
         with suppress(OSError):  # another's, which then is for all anyway

@@ -157,6 +157,7 @@ def paths(on: Stage, other: Session) -> dict[str, tuple[str, str, str | None]]:
         ("bwrap", "transparent"),
         ("container", "base-url"),
         ("container", "hosts"),
+        ("container", "transparent"),
     ],
 )
 async def test_no_try_gets_out(sandbox: str, intercept: Intercept, proxy_home: Path, tmp_path: Path, ca: Path) -> None:

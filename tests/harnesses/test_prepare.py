@@ -10,7 +10,7 @@ from polar_mitm.harnesses.base import Facts, answer_budget
 from polar_mitm.harnesses.environment import BUNDLE_VARIABLES, CA_VARIABLES, PROXY_VARIABLES
 from polar_mitm.harnesses.versions import split_version, version_tuple
 from tests.harnesses.starts import COMMAND, INSTALLED, INSTRUCTION, PROXY, Mode, prepare
-from tests.live.matrix import DOCS, facts, side_requests, written
+from tests.live.page import DOCS, with_facts
 
 KEY_VARIABLES = {
     "pi": {"ANTHROPIC_API_KEY"},
@@ -199,5 +199,4 @@ def test_a_version_may_follow_a_harness_name() -> None:
 
 def test_the_page_about_harnesses_says_what_their_modules_say() -> None:
     text = DOCS.read_text()
-    mend = "run `python -m tests.live.matrix --facts`"
-    assert written(written(text, "facts", facts()), "side requests", side_requests()) == text, mend
+    assert with_facts(text) == text, "run `python -m tests.live.page`"

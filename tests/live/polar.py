@@ -1,7 +1,11 @@
 """Runs the `polar` command as a person does, and looks at what it left."""
 
+import asyncio
+import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +15,7 @@ import psutil
 from polar_mitm.capture.reader import read_calls
 from polar_mitm.capture.record import Call
 from polar_mitm.capture.session import SessionFolder, SessionRecord
+from polar_mitm.engine.local import LocalEngine
 
 POLAR = Path(sys.executable).with_name("polar")
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
@@ -23,6 +28,20 @@ def run(
 ) -> subprocess.CompletedProcess[str]:
     command = [str(POLAR), *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, timeout=limit_s, env=env, cwd=cwd, check=False)
+
+
+@contextmanager
+def served() -> Iterator[str]:
+    """The URL of a vLLM that serves tiny: the one at $POLAR_TEST_ENGINE_URL, else the local one."""
+    if url := os.environ.get("POLAR_TEST_ENGINE_URL"):
+        yield url
+        return
+    local = LocalEngine()
+    running = asyncio.run(local.start("tiny", say=print))
+    try:
+        yield running.url
+    finally:
+        asyncio.run(local.stop())
 
 
 def scenario_for(harness: str) -> Path:

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.live
         ("codex", "bwrap", "transparent"),
         ("claude-code", "bwrap", "transparent"),
         ("codex", "container", "hosts"),
-        ("pi", "container", "proxy"),
+        ("pi", "container", "transparent"),
     ],
 )
 def test_a_harness_makes_the_file_and_its_calls_are_its_sessions(
@@ -43,4 +43,4 @@ def test_a_sandbox_that_cannot_do_it_is_an_exit_3_with_one_that_can(engine_url: 
         *("--sandbox", "host", "--intercept", "transparent"),
     )
     assert ended.returncode == 3
-    assert "use --sandbox bwrap, or --intercept proxy" in ended.stderr
+    assert "use --sandbox bwrap or container, or --intercept proxy" in ended.stderr

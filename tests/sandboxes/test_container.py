@@ -4,7 +4,9 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
+from polar_mitm.proxy.names import NameServer
 from polar_mitm.sandboxes import SANDBOXES, SandboxError, UnixBridge
+from polar_mitm.sandboxes.base import Own, Redirect
 from polar_mitm.sandboxes.images import build, extract, has_image, run_arguments, said, workdir
 from tests.needs import need
 from tests.sandboxes.conftest import Run, make_run
@@ -119,3 +121,27 @@ def test_the_engine_is_configuration(monkeypatch: pytest.MonkeyPatch, tmp_path: 
         run_arguments("some/image")
     monkeypatch.setenv("POLAR_CONTAINER_ARGS", "--runtime 'my run'")
     assert run_arguments("other/image") == ("--runtime", "my run")
+
+
+async def test_every_name_and_address_leads_to_the_socket_for_a_user_who_is_not_root(run: Run) -> None:
+    async with echo_server() as (port, got), UnixBridge(port) as bridge, NameServer(run.marker) as names:
+        run.redirect = Redirect(None, bridge.path, bridge.path, names.path)
+        run.own = Own(user="1000:1000")
+        run.env["HOME"] = "/tmp/home"
+        await run(
+            "printf a | /polar/socat/run -t 5 - TCP:any.name.example:443;"
+            " printf b | /polar/socat/run -t 5 - TCP:203.0.113.9:80;"
+            " /polar/socat/run -T 2 - TCP:203.0.113.9:22 </dev/null 2>&1; grep CapEff /proc/self/status"
+        )
+    assert run.stdout.startswith("hello from outside\nahello from outside\nb"), run.stderr
+    assert got[-2:] == [b"a", b"b"]
+    assert "203.0.113.9:22" in run.stdout and "Connection refused" in run.stdout
+    assert run.stdout.endswith(f"CapEff:\t{0:016x}\n")
+
+
+async def test_an_engine_that_makes_no_way_is_quoted(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with UnixBridge(9) as bridge, NameServer(run.marker) as names:
+        run.redirect = Redirect(None, bridge.path, bridge.path, names.path)
+        monkeypatch.setattr("polar_mitm.sandboxes.container_ways.IP", "socat")
+        with pytest.raises(SandboxError, match="could not lead every address to polar: "):
+            await run("exit 0")
