@@ -9,6 +9,7 @@ from polar_mitm.cli import (
     doctor,
     export,
     gateway,
+    gym,
     harness,
     model,
     proxy,
@@ -58,3 +59,4 @@ app.add_typer(harness.app, name="harness")
 app.add_typer(sandbox.app, name="sandbox")
 app.add_typer(rollout.app, name="rollout")
 app.add_typer(gateway.app, name="gateway")
+app.add_typer(gym.app, name="gym")

@@ -9,7 +9,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import httpx
 from pydantic import BaseModel
@@ -30,7 +30,11 @@ class AsyncRolloutClient:
         """`token` by default is $POLAR_ROLLOUT_TOKEN. `timeout_s`: of one answer, of a stream's silence."""
         token = token if token is not None else os.environ.get("POLAR_ROLLOUT_TOKEN", "")
         self._http = httpx.AsyncClient(
-            base_url=url.rstrip("/"), headers={"Authorization": f"Bearer {token}"}, timeout=timeout_s, trust_env=False
+            base_url=url.rstrip("/"),
+            headers={"Authorization": f"Bearer {token}"},
+            timeout=timeout_s,
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=20),  # a stream holds one to its end
+            trust_env=False,
         )
         self._url = url
 
@@ -117,6 +121,12 @@ class AsyncRolloutClient:
         status, body = await self._raw(Ask("GET", f"/v1/sessions/{session_id}/files/{name}"))
         requests.check(status, body)
         return body
+
+    async def rows(self, session_id: str, form: str) -> list[dict[str, Any]]:
+        """What came of a session as rows of an export format: `nemo-gym`, `trl`, ... See docs/exporters.md."""
+        status, body = await self._raw(requests.rows(session_id, form))
+        requests.check(status, body)
+        return requests.ROWS.validate_json(body)
 
     async def events(self, *, after: int | None = None, task_id: str | None = None) -> AsyncIterator[Event]:
         """What happens, as it happens. Ends when the connection does; go on after the last event's `seq`."""

@@ -52,6 +52,7 @@ class Ask:
 
 
 GATEWAYS = TypeAdapter(list[Gateway])
+ROWS = TypeAdapter(list[dict[str, Any]])
 NDJSON = {"Accept": "application/x-ndjson"}
 _JSON = {"Content-Type": "application/json"}
 
@@ -65,6 +66,10 @@ def submit(request: TaskRequest, idempotency_key: str | None) -> Ask:
 def retry(task_id: str, samples: list[int] | None) -> Ask:
     body = RetryRequest(samples=samples).model_dump_json().encode()
     return Ask("POST", f"/v1/tasks/{task_id}/retry", content=body, headers=_JSON)
+
+
+def rows(session_id: str, form: str) -> Ask:
+    return Ask("GET", f"/v1/sessions/{session_id}/rows", {"format": form})
 
 
 def read[Answer: BaseModel](status: int, body: bytes, answer: type[Answer]) -> Answer:

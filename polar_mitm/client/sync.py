@@ -9,7 +9,7 @@ import os
 import time
 from collections.abc import Iterator
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import httpx
 from pydantic import BaseModel
@@ -115,6 +115,12 @@ class RolloutClient:
         status, body = self._raw(Ask("GET", f"/v1/sessions/{session_id}/files/{name}"))
         requests.check(status, body)
         return body
+
+    def rows(self, session_id: str, form: str) -> list[dict[str, Any]]:
+        """What came of a session as rows of an export format: `nemo-gym`, `trl`, ... See docs/exporters.md."""
+        status, body = self._raw(requests.rows(session_id, form))
+        requests.check(status, body)
+        return requests.ROWS.validate_json(body)
 
     def events(self, *, after: int | None = None, task_id: str | None = None) -> Iterator[Event]:
         """What happens, as it happens. Ends when the connection does; go on after the last event's `seq`."""

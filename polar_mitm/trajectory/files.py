@@ -5,8 +5,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from pydantic import ValidationError
+from pydantic_core import PydanticSerializationError
 
-from polar_mitm.capture.canonical import loads
+from polar_mitm.capture.canonical import dumps, loads
 from polar_mitm.trajectory.trace import SCHEMA, Trajectory
 
 
@@ -26,9 +27,9 @@ def write_trajectories(trajectories: Iterable[Trajectory], path: Path) -> int:
     unfinished = path.with_name(f".{path.name}.part")
     count = 0
     try:
-        with unfinished.open("w", encoding="utf-8") as file:
+        with unfinished.open("wb") as file:
             for trajectory in trajectories:
-                file.write(trajectory.model_dump_json(by_alias=True) + "\n")
+                file.write(_line(trajectory))
                 count += 1
             file.flush()
             os.fsync(file.fileno())
@@ -36,6 +37,14 @@ def write_trajectories(trajectories: Iterable[Trajectory], path: Path) -> int:
     finally:
         unfinished.unlink(missing_ok=True)
     return count
+
+
+def _line(trajectory: Trajectory) -> bytes:
+    """Lone surrogates stay as they are, escaped: a harness had cut an emoji in half."""
+    try:
+        return trajectory.model_dump_json(by_alias=True).encode() + b"\n"
+    except PydanticSerializationError:
+        return dumps(trajectory.model_dump(by_alias=True)) + b"\n"
 
 
 def read_trajectories(path: Path) -> Iterator[Trajectory]:

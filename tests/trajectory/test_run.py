@@ -152,6 +152,15 @@ def test_trajectories_are_written_and_read_back_the_same(tmp_path: Path) -> None
     assert [name.name for name in tmp_path.iterdir() if name.is_file()] == ["trajectories.jsonl"]
 
 
+def test_half_an_emoji_is_written_and_read_back(tmp_path: Path) -> None:
+    world = World(session_id="ses_1")
+    world.answer(world.talk(user="cut \ud83d off"), "Yes.")
+    world.write(tmp_path / "runs")
+    trajectories = list(build_run(tmp_path / "runs"))
+    write_trajectories(trajectories, tmp_path / "t.jsonl")
+    assert list(read_trajectories(tmp_path / "t.jsonl")) == trajectories
+
+
 def test_what_is_written_fits_the_published_schema(tmp_path: Path) -> None:
     session(tmp_path / "runs", "ses_1")
     path = tmp_path / "trajectories.jsonl"

@@ -2,10 +2,13 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
+from polar_mitm import json_text
+from polar_mitm.capture import canonical
 from polar_mitm.client.models import Result, ResultLine
-from polar_mitm.json_text import loads
 from polar_mitm.rollout.server.service import Service
+from polar_mitm.trajectory.exporters.text import whole
 
 TRAJECTORY = "trajectory.json"
 
@@ -16,17 +19,23 @@ PING_S = 10.0
 
 
 async def with_trajectory(service: Service, result: Result) -> Result:
-    """The result with what is in its `trajectory.json`, if that is there. Raises OSError and ValueError."""
+    """The result with what is in its `trajectory.json`, if that is there, lone surrogates as U+FFFD: the file keeps
+    them, and many readers of JSON refuse them. Raises OSError and ValueError."""
 
-    def read() -> bytes | None:
+    def read() -> dict[str, Any] | None:
         try:
             pieces = service.files.read(result.session.task_id, result.session.session_id, TRAJECTORY)
         except FileNotFoundError:
             return None
-        return b"".join(pieces)
+        text = b"".join(pieces)
+        found: dict[str, Any]
+        try:
+            found = json_text.loads(text)
+        except ValueError:
+            found = whole(canonical.loads(text))
+        return found
 
-    if (text := await asyncio.to_thread(read)) is not None:
-        result.trajectory = await asyncio.to_thread(loads, text)
+    result.trajectory = await asyncio.to_thread(read)
     return result
 
 

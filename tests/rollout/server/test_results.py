@@ -10,8 +10,12 @@ from typing import Any
 import httpx
 import pytest
 
+from polar_mitm.trajectory.builders import build
+from polar_mitm.trajectory.exporters import FORMATS
+from polar_mitm.trajectory.files import write_trajectories
 from tests.rollout.fake_gateway import FakeGateway, completes
 from tests.rollout.server.conftest import On, Start, eventually
+from tests.trajectory.sessions import World
 
 NDJSON = {"Accept": "application/x-ndjson"}
 TRAJECTORY = {"schema": 1, "traces": [{"prompt_ids": [1, 2], "response_ids": [3]}], "reward": 1.0}
@@ -199,3 +203,37 @@ async def test_old_events_go(start: Start) -> None:
         await on.service.writer.write(lambda transaction: prune(transaction, 2))
         left = await on.service.reads.events(after=0, task_id=None, limit=100)
     assert [event.task_id for event in left] == ["t4", "t5"]
+
+
+async def test_a_result_is_given_as_a_trainers_rows(on: On, tmp_path: Path) -> None:
+    async def work(gateway: FakeGateway, given: dict[str, Any]) -> None:
+        session_id = given["session_id"]
+        if given["sample"] == 1:
+            await gateway.report(session_id, status="error", status_reason="no sandbox", reward=None, record={})
+            return
+        world = World(session_id=session_id, task_id=given["task_id"], sample=0, reward=1.0)
+        world.answer(world.talk(user="cut \ud83d off"), "Yes.")
+        folder = world.write(tmp_path)
+        write_trajectories([build(folder)], folder / "trajectory.json")
+        content = (folder / "trajectory.json").read_bytes()
+        await gateway.client.put(f"/v1/sessions/{session_id}/files/trajectory.json", content=content)
+        await gateway.report(session_id, record=json.loads((folder / "session.json").read_text()))
+
+    task = await on.submit(num_samples=2, max_attempts=1)
+    async with FakeGateway(on.client, work=work):
+        await on.ended(task["task_id"])
+    good, never = [session["session_id"] for session in await on.sessions(task["task_id"])]
+    said = await on.get(f"/v1/sessions/{good}/result", trajectory=True)
+    assert said["trajectory"]["traces"][0]["messages"][-1]["content"] == "cut \ufffd off"
+    for form in FORMATS:
+        await on.get(f"/v1/sessions/{good}/rows", format=form)
+    [row] = await on.get(f"/v1/sessions/{good}/rows", format="trl")
+    assert (row["reward"], len(row["completion_ids"])) == (1.0, len(row["logprobs"]))
+    assert row["completion_ids"]
+    [row] = await on.get(f"/v1/sessions/{never}/rows", format="nemo-gym")
+    assert (row["mask_sample"], row["failure_reason"], row["response"]["output"]) == (True, "no sandbox", [])
+    reply = await on.client.get(f"/v1/sessions/{good}/rows", params={"format": "csv"})
+    assert (reply.status_code, reply.json()["error"]["field"]) == (422, "format")
+    await on.client.put(f"/v1/sessions/{good}/files/trajectory.json", content=b'{"schema": 99}')
+    reply = await on.client.get(f"/v1/sessions/{good}/rows", params={"format": "trl"})
+    assert (reply.status_code, reply.json()["error"]["code"]) == (409, "conflict")

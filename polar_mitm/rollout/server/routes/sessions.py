@@ -2,15 +2,17 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Path, Query, Request
+from fastapi import APIRouter, Path, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
 from polar_mitm.client.models import File, Name, Page, Result, Session
 from polar_mitm.client.nodes import Report, Reported
 from polar_mitm.rollout.server.parts import Cursor, Here, Limit, SessionId, page, problems
 from polar_mitm.rollout.server.results import with_trajectory
+from polar_mitm.rollout.server.rows import KNOWN
+from polar_mitm.rollout.server.rows import rows as rows_of
 from polar_mitm.rollout.server.service import Service
 from polar_mitm.rollout.server.strict import StrictRoute
 from polar_mitm.rollout.store.writer import Conflict, NotFound
@@ -51,11 +53,18 @@ async def session(session_id: SessionId, service: Here) -> Session:
 @router.get("/{session_id}/result", responses=problems(404))
 async def result(session_id: SessionId, service: Here, trajectory: bool = False) -> Result:
     """What came of it; `trajectory`: with what the gateway built."""
-    found = await service.reads.result(session_id)
-    if found is None:
-        await service.session(session_id)
-        raise NotFound(f"session {session_id!r} has not ended")
+    found = await _result(service, session_id)
     return await with_trajectory(service, found) if trajectory else found
+
+
+@router.get("/{session_id}/rows", response_model=list[dict[str, Any]], responses=problems(404, 409))
+async def rows(
+    session_id: SessionId,
+    service: Here,
+    form: Annotated[str, Query(alias="format", pattern=KNOWN, description="A format of `polar export`.")],
+) -> Response:
+    """What came of it as a trainer's rows. A session without a trained token keeps its place, masked."""
+    return Response(await rows_of(service, await _result(service, session_id), form), media_type="application/json")
 
 
 @router.post("/{session_id}/report", tags=["gateways"], responses=problems(409))
@@ -87,6 +96,14 @@ async def upload(session_id: SessionId, name: FileName, request: Request, servic
     """Store a file of a session, in place of an earlier one of its name. The body is the file."""
     row = await service.session(session_id)
     return await _store(service, row.task_id, session_id, name, request.stream())
+
+
+async def _result(service: Service, session_id: str) -> Result:
+    found = await service.reads.result(session_id)
+    if found is None:
+        await service.session(session_id)
+        raise NotFound(f"session {session_id!r} has not ended")
+    return found
 
 
 async def _store(service: Service, task_id: str, session_id: str, name: str, body: AsyncIterator[bytes]) -> File:
