@@ -15,6 +15,7 @@ from mitmproxy.addons.proxyserver import Proxyserver
 from mitmproxy.master import Master
 from mitmproxy.tools.dump import DumpMaster
 from mitmproxy.tools.web.master import WebMaster
+from mitmproxy_rs.udp import UdpServer
 from tornado.ioloop import IOLoop
 from tornado.platform.asyncio import BaseAsyncIOLoop
 
@@ -199,10 +200,20 @@ async def _end(master: Master, run: asyncio.Task[None]) -> None:
     master.shutdown()
     await asyncio.wait([run])
     server: Proxyserver = master.addons.get("proxyserver")
+    datagrams = _datagram_servers(server)
     await server.servers.update([])
+    for one in datagrams:
+        await one.wait_closed()
     await _hang_up(server)
     if isinstance(master, WebMaster):
         _close_page(master)
+
+
+def _datagram_servers(server: Proxyserver) -> list[UdpServer]:
+    """The servers of HTTP/3, which run in threads of their own. mitmproxy closes them and does not wait, and a thread
+    that asks for the interpreter while it ends takes the process with it."""
+    listening = [one for instance in server.servers for one in getattr(instance, "_servers", ())]
+    return [one for one in listening if isinstance(one, UdpServer)]
 
 
 async def _hang_up(server: Proxyserver) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import socket
 import stat
+import sys
 from pathlib import Path
 
 import aiohttp
@@ -159,6 +160,26 @@ async def test_a_port_of_mitmweb_in_use_is_named(proxy_home: Path) -> None:
         with pytest.raises(ProxyFailed, match=f"Web server failed to listen on 127.0.0.1:{port}"):
             async with EmbeddedProxy(core(Border()), web_port=port):
                 pass
+
+
+BRIEF = """\
+import asyncio
+from polar_mitm.proxy.addons import core
+from polar_mitm.proxy.border import Border
+from polar_mitm.proxy.master import EmbeddedProxy
+
+async def brief():
+    async with EmbeddedProxy(core(Border()), names=True):
+        pass
+
+asyncio.run(brief())
+"""
+
+
+async def test_a_process_whose_proxy_served_names_ends_well(proxy_home: Path) -> None:
+    """Without a wait for mitmproxy's threads more than half of them end in a segmentation fault."""
+    started = [await asyncio.create_subprocess_exec(sys.executable, "-c", BRIEF) for _ in range(4)]
+    assert [await process.wait() for process in started] == [0] * 4
 
 
 async def shown(http: aiohttp.ClientSession, web_url: str) -> list[str]:
