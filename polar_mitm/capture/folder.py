@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 from polar_mitm import __version__
 from polar_mitm.capture.canonical import loads
 from polar_mitm.capture.forms import present
+from polar_mitm.errors import BadInput
 from polar_mitm.prompts import Tokens
 
 SESSION_SCHEMA = 1
@@ -110,7 +111,7 @@ class SessionRecord(BaseModel):
         return self.status == "failed" and (self.status_reason or "").startswith("incomplete:")
 
 
-class SessionFileError(Exception):
+class SessionFileError(BadInput):
     """A folder or session.json that cannot be used: which, what is wrong, and how to mend it."""
 
     def __init__(self, path: Path, what: str, mend: str) -> None:

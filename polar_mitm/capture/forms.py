@@ -11,6 +11,8 @@ import sys
 from pathlib import Path
 from typing import BinaryIO, Final, cast
 
+from polar_mitm.errors import Failed
+
 if sys.version_info >= (3, 14):
     from compression import zstd
 else:
@@ -25,7 +27,7 @@ BROKEN: Final = (zstd.ZstdError, EOFError)
 DAMAGED = "the file was edited or damaged; put the original back, or cut it before this line to keep the calls above"
 
 
-class CallFileError(Exception):
+class CallFileError(Failed):
     """A calls.jsonl that cannot be read: which file, which line (from 1), what is wrong, and how to mend it.
 
     `line` is None when it is about the file as a whole.

@@ -22,6 +22,7 @@ from polar_mitm.capture.ids import pack
 from polar_mitm.capture.reader import CallFileError, Lines
 from polar_mitm.capture.record import Call, CallLine, Named, Prompt
 from polar_mitm.capture.seal import sealed, sync_folder
+from polar_mitm.errors import Failed
 
 __all__ = ["CallLog", "CallLogError", "Durability", "verify"]
 
@@ -30,7 +31,7 @@ type Durability = Literal["none", "call"]
 the machine."""
 
 
-class CallLogError(Exception):
+class CallLogError(Failed):
     """A call could not be written, or a file is not ours to write. The file is left as it was before."""
 
 

@@ -1,29 +1,64 @@
 """What a person types: `polar COMMAND`. One file a command group; no logic of its own."""
 
+from importlib import import_module
+from typing import Any, Final
+
 import typer
+from typer.core import TyperGroup
 
 from polar_mitm import __version__
-from polar_mitm.cli import (
-    calls,
-    demo,
-    doctor,
-    export,
-    gateway,
-    gym,
-    harness,
-    model,
-    proxy,
-    replay,
-    rollout,
-    run_task,
-    sandbox,
-    sessions,
-    tasks,
-    traces,
-)
+
+COMMANDS: Final = {
+    "demo": "demo:demo",
+    "run-task": "run_task:run_task",
+    "proxy": "proxy:proxy",
+    "web": "proxy:web",
+    "calls": "calls:calls",
+    "traces": "traces:traces",
+    "replay": "replay:replay",
+    "export": "export:app",
+    "recover": "sessions:recover_command",
+    "seal": "sessions:seal",
+    "doctor": "doctor:doctor",
+    "submit": "tasks:submit",
+    "status": "tasks:status",
+    "results": "tasks:results",
+    "cancel": "tasks:cancel",
+    "model": "model:app",
+    "harness": "harness:app",
+    "sandbox": "sandbox:app",
+    "rollout": "rollout:app",
+    "gateway": "gateway:app",
+    "gym": "gym:app",
+}
+"""Command -> the module of this package that has it, and its function or Typer app there."""
+
+
+class Commands(TyperGroup):
+    """Imports a command when it is called: `polar status` need not wait for mitmproxy.
+
+    The classes of the click inside typer have no public names.
+    """
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, name: str) -> Any:
+        if name not in COMMANDS:
+            return None
+        module, attribute = COMMANDS[name].split(":")
+        found = getattr(import_module(f"polar_mitm.cli.{module}"), attribute)
+        if not isinstance(found, typer.Typer):
+            function, found = found, typer.Typer(add_completion=False)
+            found.command()(function)
+        command = typer.main.get_command(found)
+        command.name = name
+        return command
+
 
 app = typer.Typer(
     name="polar",
+    cls=Commands,
     help="See, record and train on what unmodified coding agents do with a model.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -37,26 +72,3 @@ def main(version: bool = typer.Option(False, "--version", help="Print the versio
     if version:
         typer.echo(f"polar-mitm {__version__}")
         raise typer.Exit
-
-
-app.command("demo")(demo.demo)
-app.command("run-task")(run_task.run_task)
-app.command("proxy")(proxy.proxy)
-app.command("web")(proxy.web)
-app.command("calls")(calls.calls)
-app.command("traces")(traces.traces)
-app.command("replay")(replay.replay)
-app.command("export", help=export.HELP)(export.export_command)
-app.command("recover")(sessions.recover_command)
-app.command("seal")(sessions.seal)
-app.command("doctor")(doctor.doctor)
-app.command("submit")(tasks.submit)
-app.command("status")(tasks.status)
-app.command("results")(tasks.results)
-app.command("cancel")(tasks.cancel)
-app.add_typer(model.app, name="model")
-app.add_typer(harness.app, name="harness")
-app.add_typer(sandbox.app, name="sandbox")
-app.add_typer(rollout.app, name="rollout")
-app.add_typer(gateway.app, name="gateway")
-app.add_typer(gym.app, name="gym")

@@ -23,9 +23,11 @@ HELP: Final = "\n\n".join(
         *(f"{form.name}: {form.what} ({form.checked})" for form in FORMATS.values()),
     ]
 )
+app = typer.Typer(add_completion=False)
 _ADVANTAGES: Final[dict[str, Advantages]] = {"standard": "standard", "loo": "leave_one_out"}
 
 
+@app.command(help=HELP)
 def export_command(
     folder: Annotated[
         Path, typer.Argument(help="A session's folder, or a folder of sessions.", exists=True, file_okay=False)

@@ -11,30 +11,9 @@ from typing import Annotated, Any, Literal
 import typer
 from rich.console import Console
 
-from polar_mitm.capture.log import CallLogError
-from polar_mitm.capture.reader import CallFileError
-from polar_mitm.capture.session import SessionFileError
-from polar_mitm.engine.client import EngineNotReady
-from polar_mitm.engine.local import EngineFailed
-from polar_mitm.engine.steps import InstallFailed as EngineInstallFailed
-from polar_mitm.harnesses.base import HarnessMissing
-from polar_mitm.harnesses.install import InstallFailed as HarnessInstallFailed
+from polar_mitm.errors import BadInput, Explained, Failed, NotReady
 from polar_mitm.json_text import dumps
 from polar_mitm.proxy.lines import printable
-from polar_mitm.proxy.master import ProxyFailed
-from polar_mitm.proxy.saved import FlowFileError
-from polar_mitm.rollout.gateway.problems import Displaced, RegistrationRefused
-from polar_mitm.rollout.replay import ReplayError
-from polar_mitm.rollout.resume import RunBusy
-from polar_mitm.rollout.run import NotReady
-from polar_mitm.rollout.server.settings import SettingsError
-from polar_mitm.rollout.store.problems import StoreUnusable
-from polar_mitm.sandboxes import SandboxError
-from polar_mitm.tasks.errors import ScenarioError
-from polar_mitm.tokens.vocabulary import VocabularyError
-from polar_mitm.trajectory.exporters.base import ExportFailed, ExportRefused, PackageMissing
-from polar_mitm.trajectory.ledger import LedgerError
-from polar_mitm.trajectory.seen import TrajectoryError
 
 FAILED = 1
 """The work failed. An evaluator's 0.0 is not a failure."""
@@ -43,33 +22,7 @@ NOT_READY = 3
 """The environment is not ready; the message or `polar doctor` says why."""
 INTERRUPTED = 128 + signal.SIGINT
 
-EXIT_CODES: dict[type[Exception], int] = {
-    ScenarioError: BAD_USAGE,
-    CallFileError: FAILED,
-    CallLogError: FAILED,
-    FlowFileError: FAILED,
-    ReplayError: BAD_USAGE,
-    SessionFileError: BAD_USAGE,
-    VocabularyError: BAD_USAGE,
-    EngineNotReady: NOT_READY,
-    EngineFailed: NOT_READY,
-    EngineInstallFailed: NOT_READY,
-    HarnessMissing: NOT_READY,
-    HarnessInstallFailed: NOT_READY,
-    ProxyFailed: NOT_READY,
-    NotReady: NOT_READY,
-    SandboxError: NOT_READY,
-    RunBusy: NOT_READY,
-    SettingsError: BAD_USAGE,
-    StoreUnusable: NOT_READY,
-    Displaced: FAILED,
-    RegistrationRefused: NOT_READY,
-    TrajectoryError: FAILED,
-    LedgerError: FAILED,
-    ExportFailed: FAILED,
-    ExportRefused: BAD_USAGE,
-    PackageMissing: NOT_READY,
-}
+EXIT_CODES: dict[type[Explained], int] = {BadInput: BAD_USAGE, Failed: FAILED, NotReady: NOT_READY}
 
 out = Console()
 err = Console(stderr=True)
@@ -113,7 +66,7 @@ def exit_codes() -> Iterator[None]:
     """Turn a known error into its message on standard error and its exit code; an unknown one keeps its traceback."""
     try:
         yield
-    except tuple(EXIT_CODES) as error:
+    except Explained as error:
         tell(err, f"polar: {error}", style="red")
         raise typer.Exit(next(code for kind, code in EXIT_CODES.items() if isinstance(error, kind))) from error
     except (KeyboardInterrupt, asyncio.CancelledError) as error:

@@ -36,6 +36,7 @@ from polar_mitm.engine.registry import (
     registered,
 )
 from polar_mitm.engine.steps import LOCK_POLL_S, Lock, Say, environment, last_lines, log_file
+from polar_mitm.errors import NotReady
 from polar_mitm.home import home
 
 __all__ = ["EngineFailed", "LocalEngine", "Progress", "Running", "end", "find"]
@@ -75,7 +76,7 @@ _ERROR_LINE: Final = re.compile(r"\b[\w.]*(?:Error|Exception)\b.*|\berror: .+")
 _NOT_THE_CAUSE: Final = re.compile(r"See root cause above|Engine core initialization failed| (?:INFO|WARNING) ")
 
 
-class EngineFailed(Exception):
+class EngineFailed(NotReady):
     """The local engine did not come up. The message says why, shows the log's last error lines and names the log."""
 
     def __init__(self, name: str, reason: str, log: Path | None = None) -> None:

@@ -11,13 +11,14 @@ from polar_mitm.engine.body import TOKEN_DATA
 from polar_mitm.engine.refusals import engine_error, read_refusal
 from polar_mitm.engine.sample import Completion, TokenData, read_completion, token_data
 from polar_mitm.engine.transport import Answer, Transport
+from polar_mitm.errors import NotReady
 from polar_mitm.prompts import Tokens
 
 _CERTAIN: Final = -1000.0
 """vLLM writes -9999 for a token with no probability left; no raw log-probability comes near."""
 
 
-class EngineNotReady(Exception):
+class EngineNotReady(NotReady):
     """The engine cannot be used. The message names the URL and the mend."""
 
     def __init__(self, url: str, reason: str) -> None:

@@ -12,6 +12,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Final
 
+from polar_mitm.errors import NotReady
 from polar_mitm.home import home
 
 type Say = Callable[[str], None]
@@ -24,7 +25,7 @@ _NOT_INHERITED: Final = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "__PYVENV_LA
 """What would make another Python find this one's packages."""
 
 
-class InstallFailed(Exception):
+class InstallFailed(NotReady):
     """Something could not be installed. The message says what, shows the log's last lines and names the log."""
 
 

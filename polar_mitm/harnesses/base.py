@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
 
+from polar_mitm.errors import NotReady
 from polar_mitm.harnesses.actions import Action, ToolCall
 from polar_mitm.home import home
 from polar_mitm.sandboxes.base import Layout
@@ -26,7 +27,7 @@ def mode_of(intercept: Intercept) -> Mode:
     return "base-url" if intercept == "base-url" else "proxy"
 
 
-class HarnessMissing(Exception):
+class HarnessMissing(NotReady):
     """A harness is not installed, too old, or cannot run here. The message ends with the mend."""
 
     def __init__(self, name: str, what: str) -> None:
@@ -34,7 +35,7 @@ class HarnessMissing(Exception):
         self.name = name
 
 
-class InstallFailed(Exception):
+class InstallFailed(NotReady):
     """A harness could not be installed; says why, in npm's or pip's words where it was theirs."""
 
 

@@ -19,6 +19,7 @@ from mitmproxy_rs.udp import UdpServer
 from tornado.ioloop import IOLoop
 from tornado.platform.asyncio import BaseAsyncIOLoop
 
+from polar_mitm.errors import NotReady
 from polar_mitm.home import home
 from polar_mitm.proxy.authority import make_authority
 from polar_mitm.proxy.context import keep_masters_apart
@@ -36,7 +37,7 @@ STOP_LIMIT_S = 5.0
 """What connections are given to end; a handler that is cancelled ends at once."""
 
 
-class ProxyFailed(Exception):
+class ProxyFailed(NotReady):
     """The embedded proxy could not start; the message says why."""
 
 

@@ -7,11 +7,13 @@ from typing import BinaryIO
 from mitmproxy.flow import Flow
 from mitmproxy.io import FlowReader
 
+from polar_mitm.errors import Failed
+
 LONGEST_LENGTH = 13
 """Bytes of the number that a flow begins with, its colon included."""
 
 
-class FlowFileError(Exception):
+class FlowFileError(Failed):
     """A file of flows that cannot be read: which, where, what is wrong, and how to mend it."""
 
     def __init__(self, path: Path, number: int, offset: int, what: str) -> None:

@@ -18,6 +18,7 @@ from polar_mitm.capture.log import CallLog
 from polar_mitm.capture.record import Call, CallLine
 from polar_mitm.capture.seal import finish, open_checked
 from polar_mitm.capture.session import count
+from polar_mitm.errors import BadInput
 from polar_mitm.proxy.saved import FlowFileError, SavedFlows, flow_at
 from polar_mitm.proxy.view import LINE, recorded
 
@@ -25,7 +26,7 @@ UNWRITTEN = 2**62
 """Sorts calls that were never written behind the written ones."""
 
 
-class ReplayError(Exception):
+class ReplayError(BadInput):
     """Nothing can be rebuilt; the message says why and how to mend it."""
 
 

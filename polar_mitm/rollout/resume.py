@@ -10,6 +10,7 @@ from typing import NamedTuple, Self
 
 from polar_mitm.capture.folder import SessionFolder, SessionRecord
 from polar_mitm.capture.recover import recover
+from polar_mitm.errors import NotReady
 from polar_mitm.rollout.outcome import Outcome
 from polar_mitm.sandboxes import SANDBOXES, scratch
 from polar_mitm.tasks.scenario import Scenario
@@ -20,7 +21,7 @@ DONE = ("completed", "failed", "timeout")
 """Endings of a session that was run and graded. After any other the sample is run again, as its next attempt."""
 
 
-class RunBusy(Exception):
+class RunBusy(NotReady):
     """Another run writes to the folder."""
 
 

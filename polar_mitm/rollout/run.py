@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from polar_mitm.engine.client import Engine
+from polar_mitm.errors import NotReady
 from polar_mitm.harnesses import HARNESSES, RUNNABLE
 from polar_mitm.harnesses.window import too_long
 from polar_mitm.prompts import Tokens
@@ -19,10 +20,6 @@ from polar_mitm.rollout.ways_in import refusal
 from polar_mitm.sandboxes import SANDBOXES
 from polar_mitm.tasks.scenario import Scenario
 from polar_mitm.tasks.task_set import Task
-
-
-class NotReady(Exception):
-    """This machine lacks something the run needs; the message says what and how to mend it."""
 
 
 async def run_tasks(

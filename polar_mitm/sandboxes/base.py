@@ -10,10 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any, Protocol
 
+from polar_mitm.errors import NotReady
 from polar_mitm.sandboxes.limits import Cgroup, Limits, over_disk
 
 
-class SandboxError(Exception):
+class SandboxError(NotReady):
     """The sandbox itself could not start the program; the program's own failures are exit codes."""
 
 

@@ -2,8 +2,10 @@
 
 from pathlib import Path
 
+from polar_mitm.errors import BadInput
 
-class ScenarioError(Exception):
+
+class ScenarioError(BadInput):
     """A scenario file that cannot be used: `scenarios/x.yaml:12: evaluator.type: expected one of command, ...`.
 
     `line` counts from 1; None when the file itself is the trouble. `field` is a dotted path, empty for the whole file.

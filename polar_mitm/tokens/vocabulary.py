@@ -7,10 +7,12 @@ from typing import Any, Final, Protocol
 
 import orjson
 
+from polar_mitm.errors import BadInput
+
 FILE: Final = "tokenizer.json"
 
 
-class VocabularyError(Exception):
+class VocabularyError(BadInput):
     """A tokenizer file that cannot be used: which, what is wrong, and how to mend it."""
 
     def __init__(self, path: Path, what: str, mend: str = "name the folder of the model that was served") -> None:

@@ -6,13 +6,14 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
+from polar_mitm.errors import Failed
 from polar_mitm.trajectory.chains import Chain
 from polar_mitm.trajectory.fate import REPLACED, Fate
 from polar_mitm.trajectory.seen import Seen, Session, repeated
 from polar_mitm.trajectory.trace import Bin, Entry, Ledger, Trace
 
 
-class LedgerError(Exception):
+class LedgerError(Failed):
     """A session whose sampled tokens are not all accounted for, each once. Training on it would be wrong."""
 
     def __init__(self, session_id: str, what: str, mend: str) -> None:

@@ -15,6 +15,7 @@ from polar_mitm.capture.folder import SessionFolder, SessionRecord
 from polar_mitm.capture.ids import pack
 from polar_mitm.capture.reader import CallFileError, Lines
 from polar_mitm.capture.record import CallLine
+from polar_mitm.errors import Failed
 from polar_mitm.trajectory.trie import Node, grow
 
 AGENT_IDS = (
@@ -48,7 +49,7 @@ SAMPLING = (
 _REPEATS = re.compile(r"(?:repeats|answered from) ([^\s:]+)")
 
 
-class TrajectoryError(Exception):
+class TrajectoryError(Failed):
     """A session of which no trajectory can be built: where, what is wrong, and how to mend it."""
 
     def __init__(self, place: Path | str, what: str, mend: str) -> None:

@@ -2,15 +2,17 @@
 
 import errno
 
+from polar_mitm.errors import Failed, NotReady
+
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EMFILE, errno.ENFILE})
 """Errors of a machine that has no room for a file; they pass when somebody makes room."""
 
 
-class Displaced(Exception):
+class Displaced(Failed):
     """Another process has this gateway's name now: this one is to end."""
 
 
-class RegistrationRefused(Exception):
+class RegistrationRefused(NotReady):
     """The server does not want this gateway, and will not want it later."""
 
 

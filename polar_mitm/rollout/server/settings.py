@@ -5,10 +5,12 @@ import secrets
 from dataclasses import dataclass
 from pathlib import Path
 
+from polar_mitm.errors import BadInput
+
 MIB = 1024 * 1024
 
 
-class SettingsError(Exception):
+class SettingsError(BadInput):
     """A setting that cannot be used; the message says which and what is expected."""
 
 

@@ -11,20 +11,21 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from polar_mitm.capture.folder import SessionRecord
+from polar_mitm.errors import BadInput, Failed, NotReady
 from polar_mitm.trajectory.trace import Trace, Trajectory
 
 type Row = dict[str, Any]
 
 
-class ExportFailed(Exception):
+class ExportFailed(Failed):
     """Nothing was written. The message names what is in the way, and the mend."""
 
 
-class ExportRefused(Exception):
+class ExportRefused(BadInput):
     """What was asked for cannot be meant. The message says why, and what to type instead."""
 
 
-class PackageMissing(Exception):
+class PackageMissing(NotReady):
     """The format needs a package that is not installed. The message names it."""
 
 
