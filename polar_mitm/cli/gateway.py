@@ -11,7 +11,7 @@ from rich.logging import RichHandler
 from polar_mitm.cli.shell import NOT_READY, err, exit_codes, out, run_async, tell
 from polar_mitm.rollout.server.settings import SettingsError, secret
 
-app = typer.Typer(help="A node that runs sessions for a rollout server.", no_args_is_help=True)
+app = typer.Typer(help="A node that runs sessions for a rollout server.", no_args_is_help=True, add_completion=False)
 
 TOKEN = "POLAR_ROLLOUT_TOKEN"
 

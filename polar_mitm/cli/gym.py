@@ -5,10 +5,10 @@ from typing import Annotated
 
 import typer
 
-from polar_mitm.cli.shell import BAD_USAGE, err, out, tell
-from polar_mitm.rollout.gym import CONFIG, InTheWay, write_root
+from polar_mitm.cli.shell import err, exit_codes, out, tell
+from polar_mitm.rollout.gym import CONFIG, write_root
 
-app = typer.Typer(help="Rollouts for NeMo Gym.", no_args_is_help=True)
+app = typer.Typer(help="Rollouts for NeMo Gym.", no_args_is_help=True, add_completion=False)
 
 
 @app.callback()
@@ -22,11 +22,8 @@ def init(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace files that are there.")] = False,
 ) -> None:
     """Write an external agent server for NeMo Gym; docs/nemo-gym.md says how it is started."""
-    try:
+    with exit_codes():
         names = write_root(folder, overwrite=overwrite)
-    except InTheWay as error:
-        tell(err, f"polar: {error}", style="red")
-        raise typer.Exit(BAD_USAGE) from error
     for name in names:
         tell(out, str(folder / name))
     tell(err, f"next: cd {folder}; gym env validate --config {CONFIG}")

@@ -10,7 +10,7 @@ from polar_mitm.harnesses.base import HarnessMissing
 from polar_mitm.harnesses.install import install as install_harness
 from polar_mitm.harnesses.versions import split_version
 
-app = typer.Typer(help="The agents that polar can run.", no_args_is_help=True)
+app = typer.Typer(help="The agents that polar can run.", no_args_is_help=True, add_completion=False)
 
 
 @app.command("list")

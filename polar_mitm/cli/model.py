@@ -10,7 +10,7 @@ from polar_mitm.engine.install import install as install_engine
 from polar_mitm.engine.local import LocalEngine, end, find
 from polar_mitm.engine.models import MODELS, build
 
-app = typer.Typer(help="A local vLLM with the flags polar needs.", no_args_is_help=True)
+app = typer.Typer(help="A local vLLM with the flags polar needs.", no_args_is_help=True, add_completion=False)
 
 Name = Annotated[str, typer.Argument(help=", ".join(MODELS), callback=one_of(MODELS))]
 

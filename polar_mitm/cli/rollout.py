@@ -10,7 +10,7 @@ from rich.logging import RichHandler
 from polar_mitm.cli.shell import NOT_READY, err, exit_codes, out, run_async, tell
 from polar_mitm.rollout.server.settings import MIB, Settings, SettingsError, own_token, secret
 
-app = typer.Typer(help="The rollout server.", no_args_is_help=True)
+app = typer.Typer(help="The rollout server.", no_args_is_help=True, add_completion=False)
 
 TOKEN = "POLAR_ROLLOUT_TOKEN"
 SECRET = "POLAR_CALLBACK_SECRET"

@@ -6,7 +6,7 @@ from polar_mitm.cli.shell import JsonFlag, Steps, exit_codes, out, print_json
 from polar_mitm.sandboxes import SANDBOXES
 from polar_mitm.sandboxes.base_image import BASE_IMAGE, make_base_image
 
-app = typer.Typer(help="The sandboxes that a harness can run in.", no_args_is_help=True)
+app = typer.Typer(help="The sandboxes that a harness can run in.", no_args_is_help=True, add_completion=False)
 
 
 @app.command("list")

@@ -7,13 +7,15 @@ import shutil
 from pathlib import Path
 from typing import Final
 
+from polar_mitm.errors import BadInput
+
 ROOT: Final = Path(__file__).with_name("root")
 AGENT: Final = Path("responses_api_agents", "polar_agent")
 CONFIG: Final = AGENT / "configs" / "polar_agent.yaml"
 DATA: Final = Path("data", "example.jsonl")
 
 
-class InTheWay(Exception):
+class InTheWay(BadInput):
     """A file is there already; the message names it and the mend."""
 
 
