@@ -72,6 +72,11 @@ live-kinds: setup ## sub-agents and compactions of every harness on a real engin
 bench-keepalive: $(READY) ## hold a stream of each provider open for a minute and measure its longest silence
 	@$(BIN)/python -m bench.keepalive 60
 
+.PHONY: bench-keepalive-harnesses
+bench-keepalive-harnesses: $(READY) sandbox-tools ## six real harnesses wait 21 minutes for an answer; write the table in docs/proxy.md
+	@$(BIN)/polar harness install claude-code codex qwen-code pi gemini-cli opencode
+	@$(BIN)/python -m bench.keepalive_harnesses $(ARGS)
+
 .PHONY: live-tokens
 live-tokens: $(READY) ## chat and exact prompts in three harnesses; write the table in docs/trajectories.md: make live-tokens URL=...
 	@$(BIN)/python -m bench.live_tokens --engine-url $(URL)

@@ -30,7 +30,7 @@ from bench.report import show
 from polar_mitm.chat import CallError, ChatReply, Json, ToolCall, Usage, message_wire, tool_wire
 from polar_mitm.json_text import dumps
 from polar_mitm.providers import Provider, Request, Route, anthropic, google, recognise, speaker
-from polar_mitm.providers.base import ModelCard
+from polar_mitm.providers.base import Begun, ModelCard
 from polar_mitm.proxy.body import LARGEST_BODY, read_object
 from tests.fakes.vllm import Reply
 from tests.proxy.stage import LIMIT_S, Stage, staged
@@ -130,7 +130,12 @@ def answered(case: Case, provider: Provider, route: Route) -> Json | None:
     if route.action == "count":
         return provider.count(ask, 42)
     if ask.stream:
-        b"".join((*provider.stream(ask, CALLED), provider.stream_error(ask, CallError("engine", "it failed"))))
+        b"".join(
+            (
+                *provider.stream(ask, CALLED),
+                provider.stream_error(ask, CallError("engine", "it failed"), Begun("id", 1), 1),
+            )
+        )
     provider.repairs(ask, CALLED)
     return provider.render(ask, CALLED)
 

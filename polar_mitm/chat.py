@@ -123,6 +123,8 @@ class ChatRequest:
     sampling: Sampling = Sampling()
     json_schema: Json | None = None
     """Structured output: the schema that the answer's text must satisfy; `{}` asks for any JSON object."""
+    choices: tuple[str, ...] = ()
+    """Structured output: the answer's text must be one of these."""
     thinking: Thinking = Thinking()
     not_carried: tuple[NotCarried, ...] = ()
 

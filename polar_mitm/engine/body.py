@@ -214,9 +214,11 @@ def _answer_form(
         choice = "auto"
 
     calls_forced = choice not in ("auto", "none")
-    _parallel_calls(request, body, calls_forced, force_regex, lost)
-    schema_applies = _schema(request, body, calls_forced, force_regex, lost)
-    return force_regex is not None or calls_forced or schema_applies
+    if calls_forced and request.parallel_tool_calls is False and request.tools:
+        # Where a call is not forced, vLLM (0.32, abstract_parser) would keep to one by a grammar over its envelope.
+        body["parallel_tool_calls"] = False
+    text_held = _text_form(request, body, calls_forced, force_regex, lost)
+    return force_regex is not None or calls_forced or text_held
 
 
 def _instead(asked: str | Json, sent: str, why: str, lost: list[NotCarried]) -> str:
@@ -225,38 +227,24 @@ def _instead(asked: str | Json, sent: str, why: str, lost: list[NotCarried]) -> 
     return sent
 
 
-def _parallel_calls(
-    request: ChatRequest, body: Json, calls_forced: bool, force_regex: str | None, lost: list[NotCarried]
-) -> None:
-    if request.parallel_tool_calls is not False or not request.tools:
-        return
-    if calls_forced:
-        body["parallel_tool_calls"] = False
-    elif force_regex is None and body["tool_choice"] == "auto":
-        # vLLM (0.32, abstract_parser) keeps to one call by a grammar over the call's envelope.
-        lost.append(
-            NotCarried(
-                "parallel_tool_calls", "vLLM enforces it by a grammar, which would falsify the log-probabilities"
-            )
-        )
-
-
-def _schema(
+def _text_form(
     request: ChatRequest, body: Json, calls_forced: bool, force_regex: str | None, lost: list[NotCarried]
 ) -> bool:
-    if request.json_schema is None:
+    if request.json_schema is None and not request.choices:
         return False
     if force_regex is not None or calls_forced:
         why = "a script fixes this turn" if force_regex is not None else "the forced tool call leaves no room for it"
-        lost.append(NotCarried("json_schema", why))
+        lost.append(NotCarried("choices" if request.choices else "json_schema", why))
         return False
-    if request.json_schema:
+    if request.choices:
+        body["structured_outputs"] = {"choice": list(request.choices)}
+    elif request.json_schema:
         schema = {"name": "answer", "schema": request.json_schema}
         body["response_format"] = {"type": "json_schema", "json_schema": schema}
     else:
         body["response_format"] = {"type": "json_object"}
     if request.tools and body["tool_choice"] == "auto":
-        lost.append(NotCarried("tools", "shown but not callable: the engine's grammar for the JSON answer bars a call"))
+        lost.append(NotCarried("tools", "shown but not callable: the engine's grammar for the answer bars a call"))
     return True
 
 

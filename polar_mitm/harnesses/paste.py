@@ -3,14 +3,19 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+from polar_mitm.harnesses.claude_code import PATIENCE_MS
+
 BASE_URL = {
-    "claude-code": "ANTHROPIC_BASE_URL={base} ANTHROPIC_API_KEY=polar claude -p",
+    "claude-code": (
+        "ANTHROPIC_BASE_URL={base} ANTHROPIC_API_KEY=polar CLAUDE_STREAM_IDLE_TIMEOUT_MS={patience} claude -p"
+    ),
     "codex": "CODEX_API_KEY=polar codex exec -c openai_base_url='\"{base}/v1\"' -c model='\"local\"'",
     "qwen-code": "OPENAI_BASE_URL={base}/v1 OPENAI_API_KEY=polar OPENAI_MODEL=local qwen",
     "gemini-cli": "GOOGLE_GEMINI_BASE_URL={base} GEMINI_API_KEY=polar gemini",
 }
 PROXY = (
     "ANTHROPIC_API_KEY=polar OPENAI_API_KEY=polar GEMINI_API_KEY=polar "
+    "CLAUDE_STREAM_IDLE_TIMEOUT_MS={patience} "
     "HTTPS_PROXY={proxy} NODE_EXTRA_CA_CERTS={ca} SSL_CERT_FILE={ca} CODEX_CA_CERTIFICATE={ca}"
 )
 """For any harness at its own host: opencode, pi, and those above. Who is logged in leaves the keys out."""
@@ -19,5 +24,5 @@ PROXY = (
 def lines_to_paste(base_url: str, proxy_url: str, ca: Path) -> Iterator[str]:
     """A line a harness with its base URL, then the line for any of them through the proxy, base URL untouched."""
     for name, line in BASE_URL.items():
-        yield f"{name:12} {line.format(base=base_url)}"
-    yield f"{'any, proxied':12} {PROXY.format(proxy=proxy_url, ca=ca)} COMMAND"
+        yield f"{name:12} {line.format(base=base_url, patience=PATIENCE_MS)}"
+    yield f"{'any, proxied':12} {PROXY.format(proxy=proxy_url, ca=ca, patience=PATIENCE_MS)} COMMAND"

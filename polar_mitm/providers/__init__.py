@@ -1,13 +1,13 @@
 """The provider APIs that polar speaks: one module each, listed in PROVIDERS."""
 
 from polar_mitm.providers import anthropic, google, openai_chat, openai_responses
-from polar_mitm.providers.base import Ask, Provider, Request, Route
+from polar_mitm.providers.base import Ask, Begun, Provider, Request, Route
 
 # In the order in which they are asked for a path: Anthropic and Google take a model list for theirs only if the client
 # says so, OpenAI Chat takes the rest.
 PROVIDERS: tuple[Provider, ...] = (anthropic, google, openai_chat, openai_responses)
 
-__all__ = ["PROVIDERS", "Ask", "Provider", "Request", "Route", "recognise", "speaker"]
+__all__ = ["PROVIDERS", "Ask", "Begun", "Provider", "Request", "Route", "recognise", "speaker"]
 
 
 def recognise(request: Request) -> tuple[Provider, Route] | None:

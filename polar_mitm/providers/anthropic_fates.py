@@ -7,7 +7,7 @@ ignored or refused as a whole has no rows for its parts.
 from collections.abc import Mapping, Sequence
 
 from polar_mitm.providers.base import Fate
-from polar_mitm.providers.common import BUDGET, WHERE_FORCED, Notes, settle
+from polar_mitm.providers.common import BUDGET, ONE_CALL, WHERE_FORCED, Notes, settle
 from polar_mitm.providers.fields import Fields
 
 CARRIED = Fate("carried")
@@ -80,7 +80,7 @@ FATES: Mapping[str, Fate] = {
     "tool_choice": CARRIED,
     "tool_choice.type": CARRIED,
     "tool_choice.name": CARRIED,
-    "tool_choice.disable_parallel_tool_use": WHERE_FORCED,
+    "tool_choice.disable_parallel_tool_use": ONE_CALL,
     "thinking": Fate("emulated", "asked of the chat template"),
     "thinking.type": Fate("emulated", "enabled and adaptive let the model think; disabled and between_tools do not"),
     "thinking.budget_tokens": BUDGET,

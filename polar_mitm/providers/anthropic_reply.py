@@ -8,7 +8,7 @@ from hashlib import sha256
 from polar_mitm.chat import CallError, ChatReply, Json, ToolCall
 from polar_mitm.providers import sse
 from polar_mitm.providers.anthropic_toolsets import Member
-from polar_mitm.providers.base import Ask
+from polar_mitm.providers.base import Ask, Begun
 from polar_mitm.providers.common import INVALID_JSON, arguments_text, client_arguments, object_repairs, sent_arguments
 
 
@@ -79,7 +79,7 @@ def stop_reason(body: Json) -> str:
     return str(body["stop_reason"])
 
 
-def stream(ask: AnthropicAsk, reply: ChatReply) -> Iterator[bytes]:
+def stream(ask: AnthropicAsk, reply: ChatReply, *, opened: int = 0) -> Iterator[bytes]:
     blocks = list(_content(ask, reply))
     # The true prompt count belongs into the first event: clients size their context by it.
     begun = {**_usage(reply), "output_tokens": 1}
@@ -140,7 +140,11 @@ def stream_type(ask: AnthropicAsk) -> str:
     return "text/event-stream"
 
 
-def keepalive(ask: AnthropicAsk) -> bytes:
+def keepalive(ask: AnthropicAsk, begun: Begun, nth: int) -> bytes:
+    """A ping. Claude Code needs a setting to wait for more than 611 s of them: see its harness module.
+
+    An empty `message_delta` would do without, but to LiteLLM it is the end of the answer.
+    """
     return _event({"type": "ping"})
 
 
@@ -166,7 +170,7 @@ OVERFLOW = "prompt is too long: "
 NO_THREADS: Json = {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
 
 
-def error(error: CallError) -> tuple[int, Json]:
+def error(error: CallError, request_id: str = "") -> tuple[int, Json]:
     status, kind = _ERRORS[error.kind]
     message = error.message
     if error.over:
@@ -177,8 +181,9 @@ def error(error: CallError) -> tuple[int, Json]:
     body: Json = {"type": kind, "message": message}
     if error.param == "thread":
         body["details"] = NO_THREADS
-    return status, {"type": "error", "error": body}
+    named = {"request_id": request_id} if request_id else {}
+    return status, {"type": "error", "error": body, **named}
 
 
-def stream_error(ask: AnthropicAsk, error_: CallError) -> bytes:
-    return sse.event(error(error_)[1], "error")
+def stream_error(ask: AnthropicAsk, error_: CallError, begun: Begun, opened: int) -> bytes:
+    return sse.event(error(error_, begun.request_id)[1], "error")

@@ -22,6 +22,9 @@ class Toolbox:
         self._found = found
         for spec in fields.children("tools"):
             self._add(spec)
+        named = [tool.name for tool in self.given]
+        if len({*named, *self.missing}) < len(named) + len(self.missing):
+            raise fields.error("tools", "Tool names must be unique.")
 
     def _add(self, spec: Fields) -> None:
         kind = spec.text_or("type", "custom")

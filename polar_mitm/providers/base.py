@@ -64,6 +64,19 @@ class ModelCard:
     """Tokens of prompt and answer together."""
 
 
+@dataclass(slots=True, frozen=True)
+class Begun:
+    """What is known of a reply before it is there: as of `ChatReply`, the same names and values."""
+
+    id: str
+    created: int
+
+    @property
+    def request_id(self) -> str:
+        """The request's name, in the answer's header and in some bodies."""
+        return f"req_{self.id}"
+
+
 type FateKind = Literal["carried", "emulated", "ignored", "refused"]
 
 
@@ -129,17 +142,24 @@ class Provider(Protocol):
     def stop_reason(self, body: Json) -> str:
         """Why the model stopped, in the provider's words, out of a rendered reply."""
 
-    def stream(self, ask: Any, reply: ChatReply) -> Iterator[bytes]:
-        """The same reply as the provider's stream: one item an event, framed and ready to send."""
+    def stream(self, ask: Any, reply: ChatReply, *, opened: int = 0) -> Iterator[bytes]:
+        """The same reply as the provider's stream: one item an event, framed and ready to send.
+
+        `opened`: how many keep-alives went before, which said some of it.
+        """
 
     def stream_type(self, ask: Any) -> str:
         """The stream's content type."""
 
-    def keepalive(self, ask: Any) -> bytes:
-        """Bytes that every known client of this stream ignores, sent while the engine works, before the first event."""
+    def keepalive(self, ask: Any, begun: Begun, nth: int) -> bytes:
+        """What is sent while the engine works, the first time with `nth` 0 when the headers go out.
 
-    def error(self, error: CallError) -> tuple[int, Json]:
-        """HTTP status and JSON body of a failed call."""
+        It must count as life: clients give up a stream on which no event comes for 4 to 10 minutes, and to several a
+        comment is none. It begins the reply as far as it can be told already, or says nothing that a client heeds.
+        """
 
-    def stream_error(self, ask: Any, error: CallError) -> bytes:
-        """The provider's own error event, ending a stream whose headers are already out."""
+    def error(self, error: CallError, request_id: str = "") -> tuple[int, Json]:
+        """HTTP status and JSON body of a failed call. `request_id` goes into a body that has a place for it."""
+
+    def stream_error(self, ask: Any, error: CallError, begun: Begun, opened: int) -> bytes:
+        """The provider's own error event, ending a stream that so many keep-alives have opened."""

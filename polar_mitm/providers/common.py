@@ -116,6 +116,10 @@ class Notes:
 WHERE_FORCED = Fate(
     "emulated", "held to where a call is forced, else noted: vLLM's grammar for it would falsify the log-probabilities"
 )
+ONE_CALL = Fate(
+    "emulated",
+    "a grammar holds to it where a call is forced; elsewhere the first call alone is passed on, which the record says",
+)
 SEED = Fate("emulated", "never sent, and noted: samples of one task must differ")
 BUDGET = Fate("emulated", "thinking is asked for; the budget is noted: vLLM would end the thinking with its own tokens")
 

@@ -115,7 +115,8 @@ def _chat(fields: ProtoFields, notes: Notes) -> ChatRequest:
         tools=tools,
         tool_choice=tool_choice,
         sampling=_sampling(config, notes),
-        json_schema=_json_schema(config, notes),
+        json_schema=None if (choices := _choices(config)) else _json_schema(config, notes),
+        choices=choices,
         thinking=_thinking(config, notes),
     )
     return replace(chat, not_carried=notes.all())
@@ -148,6 +149,13 @@ def _thinking(config: ProtoFields, notes: Notes) -> Thinking:
     if budget is None:
         return Thinking(True if effort else None, effort)
     return Thinking(budget != 0, effort, budget if budget > 0 else None)
+
+
+def _choices(config: ProtoFields) -> tuple[str, ...]:
+    """The words of which the answer is to be one, as plain text."""
+    if config.text_or("responseMimeType") != "text/x.enum" or (schema := config.child("responseSchema")) is None:
+        return ()
+    return schema.texts("enum")
 
 
 def _json_schema(config: ProtoFields, notes: Notes) -> Json | None:

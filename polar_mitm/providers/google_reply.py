@@ -7,7 +7,7 @@ from typing import Literal
 from polar_mitm.chat import CallError, ChatReply, Json, ToolCall
 from polar_mitm.json_text import dumps
 from polar_mitm.providers import sse
-from polar_mitm.providers.base import Ask
+from polar_mitm.providers.base import Ask, Begun
 from polar_mitm.providers.common import client_arguments, object_repairs
 
 
@@ -22,7 +22,7 @@ def render(ask: GoogleAsk, reply: ChatReply) -> Json:
     return _response(ask, reply, _parts(reply), last=True)
 
 
-def stream(ask: GoogleAsk, reply: ChatReply) -> Iterator[bytes]:
+def stream(ask: GoogleAsk, reply: ChatReply, *, opened: int = 0) -> Iterator[bytes]:
     """The text, then the calls with the finish reason: all calls in one chunk, for chunks have no index to join by."""
     parts = _parts(reply)
     first_call = next((index for index, part in enumerate(parts) if "functionCall" in part), len(parts))
@@ -91,7 +91,7 @@ def stream_type(ask: GoogleAsk) -> str:
     return "text/event-stream" if ask.framing == "sse" else "application/json"
 
 
-def keepalive(ask: GoogleAsk) -> bytes:
+def keepalive(ask: GoogleAsk, begun: Begun, nth: int) -> bytes:
     # Gemini CLI takes a comment or an `event:` line for a broken answer; an empty line passes, and JSON ignores it too.
     return b"\n"
 
@@ -114,13 +114,13 @@ _ERRORS: Mapping[str, tuple[int, str]] = {
 OVERFLOW = "The input token count exceeds the maximum number of tokens allowed: "
 
 
-def error(error: CallError) -> tuple[int, Json]:
+def error(error: CallError, request_id: str = "") -> tuple[int, Json]:
     status, word = _ERRORS[error.kind]
     message = OVERFLOW + error.message if error.kind == "context_overflow" else error.message
     return status, {"error": {"code": status, "message": message, "status": word}}
 
 
-def stream_error(ask: GoogleAsk, error_: CallError) -> bytes:
+def stream_error(ask: GoogleAsk, error_: CallError, begun: Begun, opened: int) -> bytes:
     """In place of the stream: an array that holds the error alone, or its one event."""
     body = error(error_)[1]
     body = {"response": body} if ask.wrapped else body

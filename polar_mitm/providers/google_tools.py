@@ -1,5 +1,7 @@
 """The tools of a Google generateContent request, and which of them the model is to call."""
 
+from collections import Counter
+
 from polar_mitm.chat import Tool, ToolChoice
 from polar_mitm.providers.common import Notes
 from polar_mitm.providers.google_fates import give_fates
@@ -12,6 +14,8 @@ def tools_of(fields: ProtoFields, notes: Notes) -> tuple[tuple[Tool, ...], ToolC
     for group in fields.repeated("tools"):
         give_fates(group, notes, "tools.*")
         tools.extend(_tool(spec, notes) for spec in group.repeated("functionDeclarations"))
+    if twice := [name for name, times in Counter(tool.name for tool in tools).items() if times > 1]:
+        raise fields.error("tools", f"Duplicate function declaration found: {twice[0]}")
     config = fields.child("toolConfig")
     if config:
         give_fates(config, notes, "toolConfig")

@@ -87,10 +87,10 @@ def parse(request: Request, route: Route, body: Json) -> ChatAsk:
     tools = Toolbox(fields, notes)
     options = fields.child("stream_options") or Fields({}, "stream_options")
     note_fates(notes, options, FATES, within="stream_options")
-    messages = messages_of(fields, notes)
+    messages = messages_of(fields, tools, notes)
     chat = ChatRequest(
         messages=messages,
-        tools=tuple(tools.given),
+        tools=tools.given,
         tool_choice=tool_choice(fields, tools, notes),
         parallel_tool_calls=fields.flag("parallel_tool_calls"),
         sampling=_sampling(fields),
@@ -104,7 +104,7 @@ def parse(request: Request, route: Route, body: Json) -> ChatAsk:
         stream=fields.flag("stream") or False,
         harness_ids=_harness_ids(request, fields),
         include_usage=options.flag("include_usage") or False,
-        freeform=tools.freeform,
+        declared=tools.declared,
     )
 
 

@@ -6,7 +6,7 @@
 from typing import Any
 
 from polar_mitm.providers.base import Fate
-from polar_mitm.providers.common import SEED, WHERE_FORCED
+from polar_mitm.providers.common import ONE_CALL, SEED, WHERE_FORCED
 from polar_mitm.providers.openai_common import (
     ALLOWED_TOOLS_WHY,
     ALWAYS_STRICT,
@@ -35,7 +35,7 @@ FATES: Fates = {
         "temperature top_p presence_penalty frequency_penalty stop stream stream_options "
         "stream_options.include_usage"
     ),
-    "parallel_tool_calls": WHERE_FORCED,
+    "parallel_tool_calls": ONE_CALL,
     "seed": SEED,
     **under(
         "response_format",

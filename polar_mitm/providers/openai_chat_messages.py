@@ -4,6 +4,7 @@ from polar_mitm.chat import Assistant, Message, Part, Text, ToolCall, ToolResult
 from polar_mitm.providers.common import Notes
 from polar_mitm.providers.fields import Fields
 from polar_mitm.providers.openai_chat_fates import FATES, IDLE, READS
+from polar_mitm.providers.openai_chat_tools import Toolbox
 from polar_mitm.providers.openai_common import file_part, image, note_fates, placeholder, refuse, text_part
 from polar_mitm.providers.openai_freeform import freeform_arguments
 from polar_mitm.providers.openai_transcript import Transcript
@@ -11,7 +12,7 @@ from polar_mitm.providers.openai_transcript import Transcript
 PART, CALL = "messages.*.content.*", "messages.*.tool_calls.*"
 
 
-def messages_of(fields: Fields, notes: Notes) -> tuple[Message, ...]:
+def messages_of(fields: Fields, tools: Toolbox, notes: Notes) -> tuple[Message, ...]:
     transcript = Transcript(notes, "messages")
     for message in fields.children("messages"):
         note_fates(notes, message, FATES, IDLE, within="messages.*")
@@ -23,7 +24,7 @@ def messages_of(fields: Fields, notes: Notes) -> tuple[Message, ...]:
                     raise message.error("content", "field required")
                 transcript.user(_content(message, notes))
             case "assistant":
-                transcript.assistant(_assistant(message, notes))
+                transcript.assistant(_assistant(message, tools, notes))
             case "tool":
                 transcript.result(ToolResult(message.text("tool_call_id"), _content(message, notes)))
             case "function":
@@ -71,25 +72,29 @@ def _part(fields: Fields, notes: Notes) -> Part:
             raise fields.error("type", f"unknown content part {kind!r}")
 
 
-def _assistant(message: Fields, notes: Notes) -> Assistant:
+def _assistant(message: Fields, tools: Toolbox, notes: Notes) -> Assistant:
     if message.has("function_call"):
         raise refuse(message, "function_call", FATES, within="messages.*")
     # Clients send reasoning back under the one name or the other, whichever their provider library knows.
     reasoning = message.text_or("reasoning_content") or message.text_or("reasoning")
     text = text_of(_content(message, notes)) or message.text_or("refusal")
-    return Assistant(text, reasoning, tuple(_history_call(call, notes) for call in message.children("tool_calls")))
+    calls = tuple(_history_call(call, tools, notes) for call in message.children("tool_calls"))
+    return Assistant(text, reasoning, calls)
 
 
-def _history_call(call: Fields, notes: Notes) -> ToolCall:
+def _history_call(call: Fields, tools: Toolbox, notes: Notes) -> ToolCall:
     note_fates(notes, call, FATES, within=CALL)
     match call.text_or("type", "function"):
         case "function":
             function = call.required("function")
             note_fates(notes, function, FATES, within=f"{CALL}.function")
-            return ToolCall(call.text("id"), function.text("name"), function.text_or("arguments"))
+            name = function.text("name")
+            return ToolCall(call.text("id"), tools.name_of("function", name) or name, function.text_or("arguments"))
         case "custom":
             custom = call.required("custom")
             note_fates(notes, custom, FATES, within=f"{CALL}.custom")
-            return ToolCall(call.text("id"), custom.text("name"), freeform_arguments(custom.text("input")))
+            name = custom.text("name")
+            arguments = freeform_arguments(custom.text("input"))
+            return ToolCall(call.text("id"), tools.name_of("custom", name) or name, arguments)
         case kind:
             raise call.error("type", f"unknown kind of tool call {kind!r}")

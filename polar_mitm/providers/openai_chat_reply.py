@@ -5,8 +5,9 @@ from dataclasses import dataclass, field
 
 from polar_mitm.chat import CallError, ChatReply, Json, ToolCall
 from polar_mitm.providers import sse
-from polar_mitm.providers.base import Ask, Request
+from polar_mitm.providers.base import Ask, Begun, Request
 from polar_mitm.providers.common import sent_arguments
+from polar_mitm.providers.openai_chat_tools import Declared
 from polar_mitm.providers.openai_common import api_error, argument_repair, unserved
 from polar_mitm.providers.openai_freeform import raw_text
 
@@ -15,8 +16,8 @@ from polar_mitm.providers.openai_freeform import raw_text
 class ChatAsk(Ask):
     include_usage: bool = False
     """Whether a stream ends with a chunk of token counts. Clients that did not ask fail on its empty `choices`."""
-    freeform: Mapping[str, str] = field(default_factory=dict)
-    """The grammar of each custom tool by its name, empty where it takes any text."""
+    declared: Mapping[str, Declared] = field(default_factory=dict)
+    """How the client declared each tool, by the name that the model calls it."""
 
 
 def render(ask: ChatAsk, reply: ChatReply) -> Json:
@@ -36,25 +37,35 @@ def render(ask: ChatAsk, reply: ChatReply) -> Json:
     }
 
 
-def stream(ask: ChatAsk, reply: ChatReply) -> Iterator[bytes]:
-    head: Json = {
-        "id": f"chatcmpl-{reply.id}",
-        "object": "chat.completion.chunk",
-        "created": reply.created,
-        "model": ask.model,
-    }
-    tail: Json = {"usage": None} if ask.include_usage else {}
-    for delta, finish in _deltas(ask, reply):
-        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
-        yield sse.event({**head, "choices": [choice], **tail})
+def stream(ask: ChatAsk, reply: ChatReply, *, opened: int = 0) -> Iterator[bytes]:
+    begun = Begun(reply.id, reply.created)
+    for delta, finish in _deltas(ask, reply, opened):
+        yield _chunk(ask, begun, delta, finish)
     if ask.include_usage:
-        yield sse.event({**head, "choices": [], "usage": _usage(reply)})
+        yield sse.event({**_head(ask, begun), "choices": [], "usage": _usage(reply)})
     yield b"data: [DONE]\n\n"
 
 
-def _deltas(ask: ChatAsk, reply: ChatReply) -> Iterator[tuple[Json, str | None]]:
+def _head(ask: ChatAsk, begun: Begun) -> Json:
+    return {
+        "id": f"chatcmpl-{begun.id}",
+        "object": "chat.completion.chunk",
+        "created": begun.created,
+        "model": ask.model,
+    }
+
+
+def _chunk(ask: ChatAsk, begun: Begun, delta: Json, finish: str | None = None) -> bytes:
+    choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
+    tail: Json = {"usage": None} if ask.include_usage else {}
+    return sse.event({**_head(ask, begun), "choices": [choice], **tail})
+
+
+def _deltas(ask: ChatAsk, reply: ChatReply, opened: int) -> Iterator[tuple[Json, str | None]]:
     text = _shown_text(reply)
-    yield {"role": "assistant", "content": None if text is None else "", "refusal": None}, None
+    first: Json = {"content": None if text is None else "", "refusal": None}
+    # Said twice, the SDK makes `assistantassistant` of it.
+    yield first if opened else {"role": "assistant", **first}, None
     if reply.reasoning:
         yield {"reasoning_content": reply.reasoning}, None
     if text:
@@ -84,22 +95,24 @@ def _shown_text(reply: ChatReply) -> str | None:
 
 def _call(ask: ChatAsk, call: ToolCall) -> Json:
     """A call in the form that its tool was declared in."""
-    if call.name in ask.freeform:
-        text, _ = raw_text(call.arguments, ask.freeform[call.name])
-        return {"id": call.id, "type": "custom", "custom": {"name": call.name, "input": text}}
+    tool = ask.declared.get(call.name, Declared("function", call.name))
+    if tool.kind == "custom":
+        text, _ = raw_text(call.arguments, tool.grammar)
+        return {"id": call.id, "type": "custom", "custom": {"name": tool.name, "input": text}}
     arguments = sent_arguments(call.arguments)
-    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments}}
+    return {"id": call.id, "type": "function", "function": {"name": tool.name, "arguments": arguments}}
 
 
 def repairs(ask: ChatAsk, reply: ChatReply) -> tuple[str, ...]:
     found = []
     for call in reply.tool_calls:
-        if call.name in ask.freeform:
-            _, mended = raw_text(call.arguments, ask.freeform[call.name])
+        tool = ask.declared.get(call.name, Declared("function", call.name))
+        if tool.kind == "custom":
+            _, mended = raw_text(call.arguments, tool.grammar)
         else:
             mended = argument_repair(call)
         if mended:
-            found.append(f"{call.name}: {mended}")
+            found.append(f"{tool.name}: {mended}")
     return tuple(found)
 
 
@@ -126,15 +139,19 @@ def stream_type(ask: ChatAsk) -> str:
     return "text/event-stream"
 
 
-def keepalive(ask: ChatAsk) -> bytes:
-    """A comment, never an event: opencode ends the run on an event that is no chunk."""
-    return b": keep-alive\n\n"
+def keepalive(ask: ChatAsk, begun: Begun, nth: int) -> bytes:
+    """The chunk that begins every answer, then chunks that add nothing.
+
+    Qwen Code gives up after 240 s of comments, and opencode on an event that is no chunk; `choices` is never empty, for
+    clients look at its first without asking.
+    """
+    return _chunk(ask, begun, {} if nth else {"role": "assistant", "content": None, "refusal": None})
 
 
-def error(error: CallError) -> tuple[int, Json]:
+def error(error: CallError, request_id: str = "") -> tuple[int, Json]:
     return api_error(error)
 
 
-def stream_error(ask: ChatAsk, error: CallError) -> bytes:
+def stream_error(ask: ChatAsk, error: CallError, begun: Begun, opened: int) -> bytes:
     """The error object alone; no `[DONE]` follows, which would say that the answer is whole."""
     return sse.event(api_error(error)[1])

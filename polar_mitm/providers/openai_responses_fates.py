@@ -8,7 +8,7 @@ is ignored or refused as a whole.
 from typing import Any
 
 from polar_mitm.providers.base import Fate
-from polar_mitm.providers.common import WHERE_FORCED
+from polar_mitm.providers.common import ONE_CALL, WHERE_FORCED
 from polar_mitm.providers.openai_common import (
     ALLOWED_TOOLS_WHY,
     ALWAYS_STRICT,
@@ -38,7 +38,7 @@ MODEL_CALLS = ignored("the model itself makes every call")
 
 FATES: Fates = {
     **carried("model input instructions tools tool_choice max_output_tokens temperature top_p stream"),
-    "parallel_tool_calls": WHERE_FORCED,
+    "parallel_tool_calls": ONE_CALL,
     "text": CARRIED,
     "text.format": CARRIED,
     **under("text.format", FORMAT),

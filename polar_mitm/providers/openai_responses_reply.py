@@ -2,13 +2,12 @@
 `openai_responses`.
 """
 
-import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from polar_mitm.chat import CallError, ChatReply, Json
 from polar_mitm.providers import sse
-from polar_mitm.providers.base import Ask
+from polar_mitm.providers.base import Ask, Begun
 from polar_mitm.providers.openai_common import api_error
 from polar_mitm.providers.openai_responses_compaction import CUT_SHORT, compacted, compaction_item
 from polar_mitm.providers.openai_responses_seal import seal
@@ -126,21 +125,29 @@ def _output(ask: ResponsesAsk, reply: ChatReply) -> list[Json]:
     return items
 
 
-def stream(ask: ResponsesAsk, reply: ChatReply) -> Iterator[bytes]:
-    return _numbered(_events(ask, reply))
+def stream(ask: ResponsesAsk, reply: ChatReply, *, opened: int = 0) -> Iterator[bytes]:
+    opening = [] if opened else _opening(ask, Begun(reply.id, reply.created))
+    return _numbered([*opening, *_events(ask, reply)], _first_number(opened))
 
 
-def _numbered(events: Iterable[tuple[str, Json]]) -> Iterator[bytes]:
-    for number, (name, data) in enumerate(events):
+def _numbered(events: Iterable[tuple[str, Json]], first: int = 0) -> Iterator[bytes]:
+    for number, (name, data) in enumerate(events, first):
         name = f"response.{name}"
         yield sse.event({"type": name, "sequence_number": number, **data}, name)
 
 
+def _first_number(opened: int) -> int:
+    """The number of the first event after so many keep-alives, of which the first is two events."""
+    return opened + 1 if opened else 0
+
+
+def _opening(ask: ResponsesAsk, begun: Begun) -> list[tuple[str, Json]]:
+    response = _response(ask, f"resp_{begun.id}", begun.created, "in_progress")
+    return [("created", {"response": response}), ("in_progress", {"response": response})]
+
+
 def _events(ask: ResponsesAsk, reply: ChatReply) -> Iterator[tuple[str, Json]]:
     whole = render(ask, reply)
-    begun = _response(ask, whole["id"], reply.created, "in_progress")
-    yield "created", {"response": begun}
-    yield "in_progress", {"response": begun}
     for index, item in enumerate(whole["output"]):
         yield "output_item.added", {"output_index": index, "item": _opened(item)}
         for name, data in _filling(item):
@@ -186,19 +193,25 @@ def stream_type(ask: ResponsesAsk) -> str:
     return "text/event-stream"
 
 
-def keepalive(ask: ResponsesAsk) -> bytes:
-    """A comment, which every client skips."""
-    return b": keep-alive\n\n"
+def keepalive(ask: ResponsesAsk, begun: Begun, nth: int) -> bytes:
+    """The events that begin every answer, then the second of them again: that it is in progress.
+
+    Codex gives up after 300 s without an event, and a comment is none; the SDKs refuse one before `created`.
+    """
+    opening = _opening(ask, begun)
+    if nth == 0:
+        return b"".join(_numbered(opening))
+    _, running = opening
+    # Tools and instructions are as long as the request, and nobody reads them twice.
+    data = {"response": {**running[1]["response"], "tools": [], "instructions": None}}
+    return b"".join(_numbered([("in_progress", data)], _first_number(nth)))
 
 
-def error(error: CallError) -> tuple[int, Json]:
+def error(error: CallError, request_id: str = "") -> tuple[int, Json]:
     return api_error(error)
 
 
-def stream_error(ask: ResponsesAsk, error: CallError) -> bytes:
-    """A whole stream of a failed response: SDKs refuse a last event that no `response.created` came before."""
-    # There is no reply to name the response after; the conversation gives an id that is at least its own.
-    response_id = f"resp_{hashlib.sha256(repr(ask.chat).encode(errors='backslashreplace')).hexdigest()[:32]}"
+def stream_error(ask: ResponsesAsk, error: CallError, begun: Begun, opened: int) -> bytes:
     match error.kind:
         case "context_overflow":
             code = "context_length_exceeded"  # Codex compacts, or stops, on this code
@@ -206,6 +219,6 @@ def stream_error(ask: ResponsesAsk, error: CallError) -> bytes:
             code = "invalid_prompt"  # Codex would try any other again
         case _:
             code = "invalid_prompt" if error.fault == "client" else "server_error"
-    begun = _response(ask, response_id, 0, "in_progress")
-    failed = {**begun, "status": "failed", "error": {"code": code, "message": error.message}}
-    return b"".join(_numbered([("created", {"response": begun}), ("failed", {"response": failed})]))
+    response = _response(ask, f"resp_{begun.id}", begun.created, "failed")
+    failed = {**response, "error": {"code": code, "message": error.message}}
+    return b"".join(_numbered([("failed", {"response": failed})], _first_number(opened)))

@@ -13,10 +13,11 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from polar_mitm.capture.ids import Ids, unpack
-from polar_mitm.chat import Assistant, ChatRequest, Message, Tool, ToolCall
+from polar_mitm.chat import Assistant, ChatRequest, Message, Tool, ToolCall, ToolResult
 from polar_mitm.engine.client import Continuation, Sample
 from polar_mitm.prompts import Broken
 from polar_mitm.proxy.histories import Frame, extended, same_arguments, same_reply, same_words
+from polar_mitm.proxy.one_call import not_run
 
 MOST_BYTES: Final = 64 * 2**20
 """Of ids and text, for one session: 16 million tokens. Whole conversations go, those first that were longest quiet."""
@@ -47,6 +48,18 @@ class Reply:
     ended: bool = False
     repaired: bool = False
     """Whether the client was given it in another form than it was sampled."""
+    passed: int | None = None
+    """How many of its calls the client was given; None: all."""
+
+    @property
+    def told(self) -> Assistant:
+        """What the client was given."""
+        return self.said if self.passed is None else replace(self.said, tool_calls=self.said.tool_calls[: self.passed])
+
+    @property
+    def left_out(self) -> tuple[ToolCall, ...]:
+        """The calls that it was not."""
+        return () if self.passed is None else self.said.tool_calls[self.passed :]
 
     @property
     def size(self) -> int:
@@ -69,7 +82,7 @@ class Reading:
     """A request's history as it was found."""
 
     chat: ChatRequest
-    """The request, with the text and the arguments of known replies as they were sampled."""
+    """The request, with the text, the arguments and the number of calls of known replies as they were sampled."""
     frame: Frame
     key: bytes
     """Digest of the whole conversation."""
@@ -115,16 +128,26 @@ class Chains:
         follows = 0
         lost: tuple[Assistant, bytes] | None = None
         tools = {tool.name: tool for tool in chat.tools}
-        for index, message in enumerate(chat.messages):
+        unanswered: list[ToolResult] = []
+        for message in (*chat.messages, None):
+            if unanswered and not isinstance(message, ToolResult):
+                for result in unanswered:
+                    key = extended(key, result)
+                messages += unanswered
+                unanswered = []
+            if message is None:
+                break
             if isinstance(message, Assistant):
                 calls = tuple(self._sampled(call, tools.get(call.name)) for call in message.tool_calls)
                 message = replace(message, tool_calls=calls)
                 if reply := self._find(key, message):
-                    found, follows, lost = reply, index + 1, None
+                    message = replace(message, tool_calls=(*calls, *reply.left_out))
                     if same_words(reply.said, message):
                         message = replace(message, text=reply.said.text)
                     key = extended(key, reply.said)
                     messages.append(message)
+                    unanswered = not_run(reply.left_out)
+                    found, follows, lost = reply, len(messages), None
                     continue
                 lost = lost or (message, key)
             key = extended(key, message)
@@ -136,15 +159,23 @@ class Chains:
         return Reading(restored, frame, key, found, follows, broken, why)
 
     def add(
-        self, reading: Reading, call_id: str, said: Assistant, sample: Sample, *, with_ids: bool, repaired: bool
+        self,
+        reading: Reading,
+        call_id: str,
+        said: Assistant,
+        sample: Sample,
+        *,
+        with_ids: bool,
+        repaired: bool,
+        passed: int | None = None,
     ) -> None:
-        """Keep the reply that was sampled for the request that was read."""
+        """Keep the reply that was sampled for the request that was read. `passed`: as of `Reply`."""
         parent = reading.reply
         if parent and (parent.tree not in self._trees or (with_ids and not sample.built_ids)):
             parent = None
         tree = parent.tree if parent else Tree(reading.frame)
         ids = _ids(parent, sample) if with_ids and sample.invalid_reason is None else None
-        reply = Reply(call_id, reading.key, said, tree, ids, len(sample.prompt_ids), sample.ended, repaired)
+        reply = Reply(call_id, reading.key, said, tree, ids, len(sample.prompt_ids), sample.ended, repaired, passed)
         tree.replies.append(reply)
         self._after.setdefault(reply.before, []).append(reply)
         for call in said.tool_calls:
@@ -162,7 +193,7 @@ class Chains:
         """The reply, of those sampled for this very conversation, that says this; of several, the latest."""
         replies = self._after.get(before, ())
         return next(
-            (reply for reply in reversed(replies) if same_reply(reply.said, said, repaired=reply.repaired)), None
+            (reply for reply in reversed(replies) if same_reply(reply.told, said, repaired=reply.repaired)), None
         )
 
     def _sampled(self, call: ToolCall, tool: Tool | None) -> ToolCall:
@@ -194,7 +225,7 @@ class Chains:
             return "thinking_changed", f"call {reply.call_id} was asked to think otherwise"
         if was.system != frame.system:
             return "system_changed", f"call {reply.call_id} was given another system text"
-        if not same_reply(reply.said, said, repaired=reply.repaired):
+        if not same_reply(reply.told, said, repaired=reply.repaired):
             return "reply_edited", f"the reply of call {reply.call_id} came back changed"
         return "history_edited", f"what stands before the reply of call {reply.call_id} came back changed"
 

@@ -7,6 +7,7 @@ mitmproxy: who called and how bytes travel is `intercept`'s and `loopback`'s.
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
@@ -42,9 +43,10 @@ from polar_mitm.chat import (
 from polar_mitm.engine.client import Sample
 from polar_mitm.engine.scripted import literal_regex, tool_call_regex
 from polar_mitm.json_text import dumps
-from polar_mitm.providers import Ask, Provider, Request
+from polar_mitm.providers import Ask, Begun, Provider, Request
 from polar_mitm.proxy.chains import Reading
 from polar_mitm.proxy.kinds import Opening, classify
+from polar_mitm.proxy.one_call import passed_on, repair
 from polar_mitm.proxy.scripting import calls_made, next_step
 from polar_mitm.proxy.sessions import Session
 from polar_mitm.proxy.shared import Shared
@@ -61,7 +63,8 @@ class Answer:
     status: int
     content_type: str
     body: bytes
-    late: bytes
+    late: Callable[[int], bytes] = lambda opened: b""
+    """After so many keep-alives."""
     failure: Failure | None = None
     """What the record says of it, when it is an error."""
 
@@ -83,6 +86,8 @@ class Exchange:
         """UTF-8 of the sampled tokens, as the engine told it: for a person who looks at the flow."""
         self.shared: Shared[Answer] | None = None
         """Its answer in the making, which retries of it get as well."""
+        identity = self.call.identity
+        self.begun = Begun(identity.call_id.removeprefix("call_"), int(identity.started_at))
 
     def start(self) -> asyncio.Task[Answer]:
         """Begin. The task is this client's wait for the answer: who cancels it says that the client has left."""
@@ -124,9 +129,9 @@ class Exchange:
                 raise CallError("engine", "the engine gave up this request")
             made = calls_made(self.ask.chat) + bool(sample.tool_calls)
             self.session.progress.done(self.call.origin.kind, made)
-            answer = self._render(sample)
-            self._remember(sample)
-            return answer
+            reply = self._reply(sample)
+            self._remember(sample, repaired=bool(self.provider.repairs(self.ask, reply)))
+            return self._answer(reply)
         except CallError as error:
             return self.failed(error)
         except Exception:  # the border: whatever broke, a client whose stream is open learns of it in its own form too
@@ -135,11 +140,11 @@ class Exchange:
 
     def failed(self, error: CallError) -> Answer:
         """The provider's form of an error, which goes onto the record as well."""
-        status, body = self.provider.error(error)
+        status, body = self.provider.error(error, self.begun.request_id)
         self.call.error = Failure(what=error.detail, kind=error.kind, fault=error.fault, status=status)
         if self.call.response:
             self.call.response.stop_reason = None
-        late = self.provider.stream_error(self.ask, error) if self.ask.stream else b""
+        late = partial(self.provider.stream_error, self.ask, error, self.begun)
         return Answer(status, "application/json", dumps(body), late, self.call.error.model_copy())
 
     def give_up(self, why: str) -> None:
@@ -222,16 +227,19 @@ class Exchange:
             broken, why = reading.broken, reading.why
         return Built(from_call_id=from_call_id, ids=sample.built_ids, broken=broken, why=why)
 
-    def _remember(self, sample: Sample) -> None:
+    def _remember(self, sample: Sample, repaired: bool) -> None:
         """So that the request which continues this call is known to."""
-        assert self.reading and self.call.response
+        assert self.reading
+        calls = self._minted(sample)
+        passed = passed_on(self.ask.chat, calls)
         self.session.chains.add(
             self.reading,
             self.call.identity.call_id,
-            Assistant(sample.text, sample.reasoning, self._minted(sample)),
+            Assistant(sample.text, sample.reasoning, calls),
             sample,
             with_ids=self.session.tokens == "exact",
-            repaired=bool(self.call.response.repairs),
+            repaired=repaired,
+            passed=passed if passed < len(calls) else None,
         )
 
     def _minted(self, sample: Sample) -> tuple[ToolCall, ...]:
@@ -241,21 +249,24 @@ class Exchange:
             for index, call in enumerate(sample.tool_calls)
         )
 
-    def _render(self, sample: Sample) -> Answer:
+    def _reply(self, sample: Sample) -> ChatReply:
+        """What the client gets; what was changed in it is put on the record."""
+        calls = self._minted(sample)
+        passed = passed_on(self.ask.chat, calls)
         reply = ChatReply(
-            id=self.call.identity.call_id.removeprefix("call_"),
-            created=int(self.call.identity.started_at),
+            id=self.begun.id,
+            created=self.begun.created,
             text=sample.text,
             reasoning=sample.reasoning,
-            tool_calls=self._minted(sample),
+            tool_calls=calls[:passed],
             finish_reason=_finish_reason(sample),
             usage=sample.usage,
             stop_sequence=sample.stop_reason if isinstance(sample.stop_reason, str) else None,
         )
         assert self.call.response
         self.call.response.stop_reason = self.provider.stop_reason(self.provider.render(self.ask, reply))
-        self.call.response.repairs = list(self.provider.repairs(self.ask, reply))
-        return self._answer(reply)
+        self.call.response.repairs = [*self.provider.repairs(self.ask, reply), *repair(calls, passed)]
+        return reply
 
     async def _over(self, reached: str) -> Answer:
         """The end of a session that has reached a limit: words of polar's in the place of the model's."""
@@ -263,14 +274,16 @@ class Exchange:
         self.call.checks = Checks(valid=False, invalid_reason=reached)
         await asyncio.to_thread(self.session.log.limit, reached)
         text = f"The work ends here: {reached}."
-        created, call_id = int(self.call.identity.started_at), self.call.identity.call_id.removeprefix("call_")
-        return self._answer(ChatReply(call_id, created, text, "", (), "stop", Usage(0, 0)))
+        return self._answer(ChatReply(self.begun.id, self.begun.created, text, "", (), "stop", Usage(0, 0)))
 
     def _answer(self, reply: ChatReply) -> Answer:
         if self.ask.stream:
-            body = b"".join(self.provider.stream(self.ask, reply))
-            return Answer(200, self.provider.stream_type(self.ask), body, late=body)
-        return Answer(200, "application/json", dumps(self.provider.render(self.ask, reply)), late=b"")
+            kind = self.provider.stream_type(self.ask)
+            return Answer(200, kind, self._stream(reply, 0), partial(self._stream, reply))
+        return Answer(200, "application/json", dumps(self.provider.render(self.ask, reply)))
+
+    def _stream(self, reply: ChatReply, opened: int) -> bytes:
+        return b"".join(self.provider.stream(self.ask, reply, opened=opened))
 
 
 class Repeat(Exchange):
@@ -284,12 +297,14 @@ class Repeat(Exchange):
         ask: Ask,
         *,
         original_id: str,
+        begun: Begun,
         shared: Shared[Answer],
         sign: str,
     ) -> None:
-        """`original_id` and `shared` are that call's; `sign` says how the request is known to be a retry."""
+        """`original_id`, `begun` and `shared` are that call's; `sign` says how the request is known to be a retry."""
         super().__init__(session, provider, request, ask)
         self.shared = shared
+        self.begun = begun
         origin = self.call.origin
         origin.kind, origin.kind_reason = "retry", f"repeats {original_id}: {sign}"
         self.call.checks = Checks(valid=False, invalid_reason=f"answered from {original_id}")
@@ -348,6 +363,8 @@ def _asked(chat: ChatRequest) -> dict[str, Any]:
         asked["parallel_tool_calls"] = chat.parallel_tool_calls
     if chat.json_schema is not None:
         asked["json_schema"] = chat.json_schema
+    if chat.choices:
+        asked["choices"] = list(chat.choices)
     return asked
 
 

@@ -126,18 +126,22 @@ class Intercept:
                     flow.response.raw_content = b""
         except CallError as error:
             logger.warning("polar: %s", printable(f"{request.method} {request.path}: {error.detail}"))
-            flow.response = _failed(found[0] if found else speaker(request), error)
+            flow.response = _failed(found[0] if found else speaker(request), error, self._request_id(flow))
         except Exception:  # the border: whatever broke, the client gets an answer in its own form
             logger.exception("polar: %s failed", printable(f"{request.method} {request.path}"))
             flow.response = self._broke(flow, found[0] if found else speaker(request))
         self._name_request(flow, found[0] if found else speaker(request))
 
     def _name_request(self, flow: http.HTTPFlow, provider: Provider) -> None:
-        """Give the answer the id that its provider's SDK shows: that of the call, where it is one."""
+        """Give the answer the id that its provider's SDK shows, unless it has it."""
         if flow.response and provider.REQUEST_ID_HEADER:
-            waiting = self.waiting.get(flow.id)
-            call_id = waiting.exchange.call.identity.call_id if waiting else new_call_id()
-            flow.response.headers[provider.REQUEST_ID_HEADER] = f"req_{call_id.removeprefix('call_')}"
+            flow.response.headers.setdefault(provider.REQUEST_ID_HEADER, self._request_id(flow))
+
+    def _request_id(self, flow: http.HTTPFlow) -> str:
+        """After the call's, where it is one."""
+        waiting = self.waiting.get(flow.id)
+        call_id = waiting.exchange.call.identity.call_id if waiting else new_call_id()
+        return f"req_{call_id.removeprefix('call_')}"
 
     def responseheaders(self, flow: http.HTTPFlow) -> None:
         waiting = self.waiting.get(flow.id)
@@ -190,7 +194,7 @@ class Intercept:
         if waiting := self.waiting.get(flow.id):
             waiting.task.cancel()
             waiting.exchange.failed(error)
-        return _failed(provider, error)
+        return _failed(provider, error, self._request_id(flow))
 
     async def _side(self, flow: http.HTTPFlow, request: Request, provider: Provider, route: Route) -> http.Response:
         answer = await side_answer(self.border.by_flow.get(flow), provider, request, route, lambda: _body(flow)[1])
@@ -213,7 +217,13 @@ class Intercept:
         count, key = retry_count(request.headers), key_of(request, content)
         if count and (first := retries.find(key, asyncio.get_running_loop().time())):
             sign = f"{RETRY_HEADER} {count}, an equal body"
-            repeat = Repeat(session, provider, request, ask, original_id=first.call_id, shared=first.shared, sign=sign)
+            repeat = Repeat(
+                *(session, provider, request, ask),
+                original_id=first.call_id,
+                begun=first.begun,
+                shared=first.shared,
+                sign=sign,
+            )
             await self._exchange(flow, repeat, repeat.start())
             return
         exchange = Exchange(session, provider, request, ask)
@@ -221,7 +231,7 @@ class Intercept:
         assert exchange.shared
         if count:
             exchange.call.origin.kind_reason += f"; {RETRY_HEADER} {count}, but no equal call left a sample"
-        retries.add(key, Sampled(exchange.call.identity.call_id, exchange.shared))
+        retries.add(key, Sampled(exchange.call.identity.call_id, exchange.begun, exchange.shared))
         await self._exchange(flow, exchange, task)
 
     async def _have_room(self, session: Session) -> None:
@@ -319,13 +329,18 @@ def _elsewhere(flow: http.HTTPFlow, request: Request) -> http.Response:
         return refusal
     base_url = isinstance(flow.client_conn.proxy_mode, ReverseMode)
     if base_url or any(request.host in provider.HOSTS for provider in PROVIDERS):
-        return _failed(speaker(request), CallError("not_found", f"polar serves no {request.method} {request.path}"))
+        error = CallError("not_found", f"polar serves no {request.method} {request.path}")
+        return _failed(speaker(request), error, f"req_{new_call_id().removeprefix('call_')}")
     return _json(404, {"error": {"message": f"polar: {request.host} is no model API, and nothing leaves this machine"}})
 
 
-def _failed(provider: Provider, error: CallError) -> http.Response:
-    status, body = provider.error(error)
-    return _json(status, body)
+def _failed(provider: Provider, error: CallError, request_id: str) -> http.Response:
+    """The answer to a failed request, which names it in its header and, where the provider's does, in its body."""
+    status, body = provider.error(error, request_id)
+    response = _json(status, body)
+    if provider.REQUEST_ID_HEADER:
+        response.headers[provider.REQUEST_ID_HEADER] = request_id
+    return response
 
 
 def _response(answer: Answer) -> http.Response:

@@ -143,7 +143,7 @@ def _title(ask: Ask) -> str | None:
 def _classifier(ask: Ask, main: Opening | None) -> str | None:
     """Gemini CLI lets a small model say how hard each prompt is, before it chooses the model for the turn."""
     chat = ask.chat
-    if chat.tools or chat.json_schema is None or _answered(chat):
+    if chat.tools or (chat.json_schema is None and not chat.choices) or _answered(chat):
         return None
     signs = _small(ask)
     if main and main.tools:

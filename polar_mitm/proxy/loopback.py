@@ -97,16 +97,17 @@ class Loopback:
         response.force_close()
         try:
             await response.prepare(request)
-            keepalive = exchange.provider.keepalive(exchange.ask)
-            done = False
+            done, nth = False, 0
             while not done:
+                keepalive = exchange.provider.keepalive(exchange.ask, exchange.begun, nth)
+                nth += 1
                 waiting.keepalives += len(keepalive)
                 await response.write(keepalive)
                 done = bool((await asyncio.wait([waiting.task], timeout=self.border.keepalive_s))[0])
             answer = waiting.task.result()
             if exchange.call.error:
                 exchange.call.error.status = None
-            await response.write(answer.late)
+            await response.write(answer.late(nth))
             await response.write_eof()
         finally:
             waiting.task.cancel()

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Final
 
-from polar_mitm.providers import Request
+from polar_mitm.providers import Begun, Request
 from polar_mitm.proxy.exchange import Answer
 from polar_mitm.proxy.shared import Shared
 
@@ -27,6 +27,7 @@ class Sampled:
     """A call under way or answered, as much of it as its retries need."""
 
     call_id: str
+    begun: Begun
     shared: Shared[Answer]
 
     def usable(self, now: float) -> bool:

@@ -220,6 +220,7 @@ async def test_the_limit_that_was_asked_for_is_what_is_sampled(sdk: Sdk, front: 
         read = await sdk(on, False, most=3)
         sampled = last(on)
         assert sampled.call.request.sampling_sent["max_tokens"] == 3
-        if front.real and sampled.completion_tokens < 3:
-            return
+        assert sampled.call.response
+        if front.real and sampled.call.response.finish_reason == "stop":
+            return  # it ended by itself
         assert read.ending == ENDINGS["length"][sdk]

@@ -26,6 +26,8 @@ async def test_anthropics(grace_s: float, stage: Staged) -> None:
             await client.messages.create(**{**test_anthropic.ASKED, "messages": []})
         assert raised.value.request_id
         assert raised.value.request_id.startswith("req_")
+        assert isinstance(raised.value.body, dict)
+        assert raised.value.body["request_id"] == raised.value.request_id
 
 
 async def test_openais(stage: Staged) -> None:

@@ -95,7 +95,7 @@ def test_an_open_choice_turns_no_grammar_on() -> None:
     assert outgoing.body["tool_choice"] == "auto"
     assert "parallel_tool_calls" not in outgoing.body
     assert all("strict" not in tool["function"] for tool in outgoing.body["tools"])
-    assert sorted(lost(outgoing)) == ["parallel_tool_calls", "tools.strict"]
+    assert lost(outgoing) == ["tools.strict"]
     assert not outgoing.forced
 
 
@@ -122,6 +122,14 @@ def test_a_schema_becomes_a_response_format_and_is_marked_forced() -> None:
     assert outgoing.body["response_format"]["json_schema"]["schema"] == SCHEMA
     assert (outgoing.forced, lost(outgoing)) == (True, [])
     assert composed(ChatRequest(HELLO, json_schema={})).body["response_format"] == {"type": "json_object"}
+
+
+def test_a_choice_of_words_is_a_grammar_and_is_marked_forced() -> None:
+    outgoing = composed(ChatRequest(HELLO, choices=("a", "b")))
+    assert outgoing.body["structured_outputs"] == {"choice": ["a", "b"]}
+    assert (outgoing.forced, lost(outgoing)) == (True, [])
+    forced = composed(ChatRequest(HELLO, tools=(TOOL,), tool_choice=ToolChoice("required"), choices=("a",)))
+    assert lost(forced) == ["choices"]
 
 
 def test_tools_beside_a_schema_are_said_to_be_out_of_reach() -> None:

@@ -1,6 +1,7 @@
 """Prompts of token ids on real parts: sessions of harnesses are one chain each, in the context it was sampled in."""
 
 import time
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from tests.live.polar import SCENARIOS, only, rows, run
 from tests.live.test_write_file import need_parts
 from tests.proxy.asks import ANTHROPIC, CHAT, GOOGLE, RESPONSES, Ask, with_tool
 from tests.proxy.test_exact import extends, follow, sequence
+from tests.proxy.test_one_call import one_at_a_time
 
 pytestmark = pytest.mark.live
 
@@ -169,6 +171,27 @@ async def test_words_between_calls_were_sampled_in_the_context_that_the_chain_sh
     assert worst < CLOSE
 
 
+async def test_a_call_that_was_not_passed_on_stays_in_the_chain(stage: Staged, engine_url: str, tokens: str) -> None:
+    two = "\n".join(tool_call_regex("run", {"cmd": cmd}) for cmd in ("ls", "cat a.txt"))
+    async with stage(engine_url=engine_url) as on:
+        session = on.open_session(sampling={"max_tokens": 200})
+        ask = one_at_a_time(CHAT, "run")
+        sample = on.engine.chat
+        on.engine.chat = partial(sample, force_regex=two)  # type: ignore[method-assign]  # what few models do by chance
+        got = await on.post(ask, session=session)
+        assert len(got.json["choices"][0]["message"]["tool_calls"]) == 1
+        on.engine.chat = sample  # type: ignore[method-assign]
+        await on.post(follow(ask, got, "a.txt"), session=session)
+        first, second = on.calls(session)
+    assert first.response
+    assert len(first.response.tool_calls) == 2
+    assert [message["role"] for message in second.request.messages] == ["user", "assistant", "tool", "tool"]
+    if tokens == "exact":
+        assert extends(second, first)
+        assert second.built
+        assert second.built.broken is None
+
+
 RUN = Tool("run", "Runs.", {**ONE_OF, "additionalProperties": False}, strict=True)
 HELLO = (System("Be brief."), User((Text("Say hello."),)))
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
@@ -181,6 +204,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "a script": ({"tools": (RUN,)}, {"force_regex": tool_call_regex("run", {"cmd": "ls"})}),
     "letters of several tokens": ({}, {"force_regex": "Grüße, 世界 🌍!"}),
     "a schema": ({"json_schema": {"type": "object", "properties": {"a": {"enum": ["x"]}}, "required": ["a"]}}, {}),
+    "a choice of words": ({"choices": ("Strings", "Brass")}, {}),
     "a stop string": ({"json_schema": {"enum": ["one STOP two"]}, "sampling": Sampling(stop=("STOP",))}, {}),
     "a stop string within a token": (
         {"json_schema": {"enum": ["international"]}, "sampling": Sampling(stop=("nat",))},

@@ -9,6 +9,7 @@ from aiohttp import web
 
 from polar_mitm.chat import CallError, ChatReply
 from polar_mitm.providers.base import Ask, ModelCard, Provider, Request
+from tests.providers.early import early
 
 
 @dataclass
@@ -61,9 +62,7 @@ async def served(provider: Provider, *answers: Answer) -> AsyncIterator[Server]:
             return web.json_response(provider.render(ask, answer))
         response = web.StreamResponse(headers={"content-type": provider.stream_type(ask)})
         await response.prepare(request)
-        keepalives = [provider.keepalive(ask)] * 2
-        events = [provider.stream_error(ask, answer)] if isinstance(answer, CallError) else provider.stream(ask, answer)
-        for byte in b"".join([*keepalives, *events]):
+        for byte in early(provider, ask, answer, 3):
             await response.write(bytes([byte]))
         await response.write_eof()
         return response

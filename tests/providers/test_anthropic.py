@@ -460,6 +460,13 @@ def test_P037_a_beta_header_alone_changes_no_tool() -> None:
     assert parse(body(user("hi"), tools=[READ]), headers).chat.tools == (Tool("Read", "Reads a file", READ_SCHEMA),)
 
 
+def test_tool_names_are_unique() -> None:
+    tools = [{"name": "Read", "input_schema": {"type": "object"}}] * 2
+    with pytest.raises(CallError, match=r"tools: Tool names must be unique\.") as caught:
+        parse(body({"role": "user", "content": "hi"}, tools=tools))
+    assert caught.value.kind == "invalid_request"
+
+
 @pytest.mark.parametrize(
     ("choice", "wanted", "parallel"),
     [

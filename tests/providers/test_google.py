@@ -31,8 +31,9 @@ from polar_mitm.chat import (
     message_wire,
 )
 from polar_mitm.providers import google, google_contents, google_fields
-from polar_mitm.providers.base import Request, Route
+from polar_mitm.providers.base import Begun, Request, Route
 from polar_mitm.providers.google_reply import GoogleAsk
+from tests.providers.early import early
 from tests.providers.served import replaced, served, size
 
 READ_SCHEMA = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
@@ -541,6 +542,22 @@ def test_a_structured_output_schema_is_carried_under_all_its_names(config: Any, 
     assert asked.not_carried == ()
 
 
+def test_a_choice_of_words_is_answered_in_plain_text() -> None:
+    schema = {"type": "STRING", "enum": ["Strings", "Brass"]}
+    asked = chat(user({"text": "hi"}), generationConfig={"responseMimeType": "text/x.enum", "responseSchema": schema})
+    assert (asked.choices, asked.json_schema, asked.not_carried) == (("Strings", "Brass"), None, ())
+    as_json = {"responseMimeType": "application/json", "responseSchema": schema}
+    asked = chat(user({"text": "hi"}), generationConfig=as_json)
+    assert (asked.choices, asked.json_schema) == ((), {"type": "string", "enum": ["Strings", "Brass"]})
+
+
+def test_a_function_is_declared_once() -> None:
+    groups = [{"functionDeclarations": [{"name": "a"}, {"name": "b"}]}, {"functionDeclarations": [{"name": "a"}]}]
+    with pytest.raises(CallError, match="Duplicate function declaration found: a") as caught:
+        chat(user({"text": "hi"}), tools=groups)
+    assert caught.value.kind == "invalid_request"
+
+
 def test_sampling_is_carried_and_what_has_no_counterpart_is_noted() -> None:
     config = {
         "temperature": 0,
@@ -779,7 +796,7 @@ def test_P101_an_answer_of_thoughts_alone_is_shown_as_text() -> None:
 
 @pytest.mark.parametrize("reply", REPLIES)
 def test_P103_without_sse_the_same_chunks_form_a_json_array_also_after_keepalives(reply: ChatReply) -> None:
-    framed = google.keepalive(IN_ARRAY) * 3 + b"".join(google.stream(IN_ARRAY, reply))
+    framed = early(google, IN_ARRAY, reply, 3)
     assert json.loads(framed) == sse_chunks(ASK, reply)
     assert google.stream_type(IN_ARRAY) == "application/json"
     assert google.stream_type(ASK) == "text/event-stream"
@@ -791,7 +808,7 @@ def test_every_chunk_of_a_code_assist_stream_is_wrapped() -> None:
 
 @pytest.mark.parametrize("reply", REPLIES)
 def test_P137_a_stream_has_no_line_that_gemini_cli_breaks_on(reply: ChatReply) -> None:
-    framed = google.keepalive(ASK) + b"".join(google.stream(ASK, reply))
+    framed = early(google, ASK, reply, 2)
     assert {line[:6] for line in framed.decode().split("\n")} == {"", "data: "}
 
 
@@ -842,9 +859,10 @@ def test_every_finish_reason_has_its_word(finish: str, reason: str) -> None:
 def test_every_error_has_its_status_and_word(kind: Any, status: int, word: str) -> None:
     wanted = {"error": {"code": status, "message": "m", "status": word}}
     assert google.error(CallError(kind, "m")) == (status, wanted)
-    assert google.stream_error(ASK, CallError(kind, "m")) == b"data: " + orjson.dumps(wanted) + b"\n\n"
-    assert json.loads(google.keepalive(IN_ARRAY) + google.stream_error(IN_ARRAY, CallError(kind, "m"))) == [wanted]
-    in_wrapper = google.stream_error(IN_WRAPPER, CallError(kind, "m")).removeprefix(b"data: ")
+    event = b"data: " + orjson.dumps(wanted) + b"\n\n"
+    assert google.stream_error(ASK, CallError(kind, "m"), Begun("b", 1), 1) == event
+    assert json.loads(early(google, IN_ARRAY, CallError(kind, "m"), 2)) == [wanted]
+    in_wrapper = google.stream_error(IN_WRAPPER, CallError(kind, "m"), Begun("b", 1), 1).removeprefix(b"data: ")
     assert json.loads(in_wrapper) == {"response": wanted}
 
 

@@ -33,8 +33,9 @@ from polar_mitm.chat import (
     User,
     message_wire,
 )
-from polar_mitm.providers.base import ModelCard, Request, Route
+from polar_mitm.providers.base import Begun, ModelCard, Request, Route
 from polar_mitm.providers.openai_chat import ChatAsk
+from tests.providers.early import early
 from tests.providers.served import replaced, served, size
 
 pytestmark = pytest.mark.filterwarnings("error")
@@ -482,6 +483,31 @@ def test_P052_P056_a_custom_tool_is_a_function_of_one_string_with_its_grammar_an
     assert chat.not_carried == ()
 
 
+def test_a_function_and_a_custom_tool_may_share_a_name() -> None:
+    function = {"type": "function", "function": {"name": "patch", "description": "Of paths."}}
+    made = [
+        {"id": "c1", "type": "function", "function": {"name": "patch", "arguments": "{}"}},
+        {"id": "c2", "type": "custom", "custom": {"name": "patch", "input": "x"}},
+    ]
+    answers = [{"role": "tool", "tool_call_id": name, "content": "ok"} for name in ("c1", "c2")]
+    history = [HI, {"role": "assistant", "tool_calls": made}, *answers]
+    forced = {"type": "custom", "custom": {"name": "patch"}}
+    ask = parse(tools=[function, PATCH], messages=history, tool_choice=forced)
+    assert [tool.name for tool in ask.chat.tools] == ["patch", "patch_2"]
+    assert ask.chat.tool_choice == ToolChoice("named", "patch_2")
+    assert isinstance(ask.chat.messages[1], Assistant)
+    assert [call.name for call in ask.chat.messages[1].tool_calls] == ["patch", "patch_2"]
+    calls = (ToolCall("c1", "patch", "{}"), ToolCall("c2", "patch_2", '{"input": "x"}'))
+    assert openai_chat.render(ask, reply(calls=calls))["choices"][0]["message"]["tool_calls"] == made
+
+
+def test_of_two_declarations_of_one_tool_the_last_counts() -> None:
+    first, second = ({"type": "function", "function": {"name": "a", "description": text}} for text in "xy")
+    chat = parse(tools=[first, second, second]).chat
+    assert [(tool.name, tool.description) for tool in chat.tools] == [("a", "y")]
+    assert [(lost.field, lost.times) for lost in chat.not_carried] == [("tools.a", 1)]
+
+
 def test_P054_P057_a_custom_call_goes_back_as_one_with_its_raw_text_and_says_what_was_mended() -> None:
     patch = "*** Begin Patch\n*** End Patch"
     ask = parse(tools=[PATCH, BASH_TOOL])
@@ -716,8 +742,19 @@ def test_P085_usage_comes_in_one_last_chunk_without_choices_and_is_null_before()
     assert (last["usage"]["prompt_tokens"], last["usage"]["total_tokens"]) == (100, 120)
 
 
-def test_P137_a_keepalive_is_a_comment_and_no_event() -> None:
-    assert openai_chat.keepalive(parse()) == b": keep-alive\n\n"
+def test_P137_keepalives_are_the_chunk_that_begins_the_answer_and_chunks_that_add_nothing() -> None:
+    """Qwen Code takes no comment for a sign of life; clients look at the first of the choices without asking."""
+    whole, kept = chunks_of(parse(), reply("Hi"), 0), chunks_of(parse(), reply("Hi"), 3)
+    deltas = [chunk["choices"][0]["delta"] for chunk in kept]
+    assert deltas[:3] == [{"role": "assistant", "content": None, "refusal": None}, {}, {}]
+    assert deltas[3] == {"content": "", "refusal": None}
+    assert kept[4:] == whole[1:]
+    assert len({(chunk["id"], chunk["created"], chunk["model"]) for chunk in (*whole, *kept)}) == 1
+
+
+def chunks_of(ask: ChatAsk, answer: ChatReply, keepalives: int) -> list[Json]:
+    frames = early(openai_chat, ask, answer, keepalives).split(b"\n\n")
+    return [orjson.loads(frame.removeprefix(b"data: ")) for frame in frames if frame.startswith(b"data: {")]
 
 
 @pytest.mark.parametrize(
@@ -745,7 +782,7 @@ def test_an_error_has_this_status_and_body(
 
 
 def test_P075_an_error_ends_a_stream_without_saying_done() -> None:
-    frame = openai_chat.stream_error(parse(), CallError("engine", "gone"))
+    frame = openai_chat.stream_error(parse(), CallError("engine", "gone"), Begun("b", 1), 1)
     assert frame == b'data: {"error":{"message":"gone","type":"server_error","param":null,"code":null}}\n\n'
 
 
@@ -810,5 +847,5 @@ async def test_the_official_sdk_raises_the_error_of_a_refused_call_and_of_a_stre
 
         chunks = await client.chat.completions.create(model="m1", messages=GO, stream=True)
         with pytest.raises(APIError, match="the engine is gone"):
-            async for _ in chunks:
-                raise AssertionError("no chunk comes before the error")
+            async for chunk in chunks:
+                assert chunk.choices[0].delta.content is None  # a keep-alive

@@ -29,10 +29,11 @@ from polar_mitm.chat import (
     User,
     text_of,
 )
-from polar_mitm.providers.base import Request, Route
+from polar_mitm.providers.base import Begun, Request, Route
 from polar_mitm.providers.openai_responses import ResponsesAsk
 from polar_mitm.providers.openai_responses_seal import seal, unseal
 from polar_mitm.providers.openai_transcript import UNANSWERED
+from tests.providers.early import early
 from tests.providers.served import replaced, served, size
 
 pytestmark = pytest.mark.filterwarnings("error")
@@ -679,7 +680,7 @@ def test_parse_raises_nothing_but_call_errors_and_what_it_takes_can_be_answered(
     else:
         calls = tuple(ToolCall(f"c{n}", tool.name, '{"input": "x"}') for n, tool in enumerate(ask.chat.tools))
         assert events(ask, reply("x", calls=calls))[-1]["response"]["status"] == "completed"
-        assert b"response.failed" in openai_responses.stream_error(ask, CallError("engine", "gone"))
+        assert b"response.failed" in openai_responses.stream_error(ask, CallError("engine", "gone"), Begun("b", 1), 1)
 
 
 def test_one_of_everything_is_taken() -> None:
@@ -870,8 +871,21 @@ def test_P070_P071_P073_P074_items_keep_their_ids_deltas_add_up_and_the_one_last
         assert deltas.get(item["id"], "") == (item["content"][0]["text"] if "content" in item else shown or "")
 
 
-def test_P137_a_keepalive_is_a_comment_and_no_event() -> None:
-    assert openai_responses.keepalive(parse()) == b": keep-alive\n\n"
+def framed(sent: bytes) -> list[Json]:
+    return [event(frame + b"\n\n") for frame in sent.removesuffix(b"\n\n").split(b"\n\n")]
+
+
+def test_P137_keepalives_are_the_beginning_of_the_answer_and_that_it_is_in_progress() -> None:
+    """Codex takes no comment for a sign of life, and the SDKs want `created` before all else."""
+    whole = framed(b"".join(openai_responses.stream(FULL, reply("Done."))))
+    kept = framed(early(openai_responses, FULL, reply("Done."), 3))
+    assert [item["type"] for item in kept[:4]] == ["response.created", *["response.in_progress"] * 3]
+    assert [item["sequence_number"] for item in kept] == list(range(len(whole) + 2))
+    assert [item | {"sequence_number": 0} for item in (*kept[:2], *kept[4:])] == [
+        item | {"sequence_number": 0} for item in whole
+    ]
+    for again in kept[2:4]:
+        assert (again["response"]["id"], again["response"]["tools"]) == (whole[0]["response"]["id"], [])
 
 
 @pytest.mark.parametrize(
@@ -885,10 +899,10 @@ def test_P137_a_keepalive_is_a_comment_and_no_event() -> None:
     ],
 )
 def test_P074_P075_a_call_that_fails_late_is_a_whole_stream_that_ends_in_failed(error: CallError, code: str) -> None:
-    sent = openai_responses.stream_error(FULL, error)
-    created, failed = (event(frame + b"\n\n") for frame in sent.removesuffix(b"\n\n").split(b"\n\n"))
+    created, running, failed = framed(early(openai_responses, FULL, error, 1))
     assert (created["type"], created["sequence_number"]) == ("response.created", 0)
-    assert (failed["type"], failed["sequence_number"]) == ("response.failed", 1)
+    assert (running["type"], running["sequence_number"]) == ("response.in_progress", 1)
+    assert (failed["type"], failed["sequence_number"]) == ("response.failed", 2)
     assert created["response"]["id"] == failed["response"]["id"]
     assert failed["response"]["status"] == "failed"
     assert failed["response"]["error"] == {"code": code, "message": error.message}

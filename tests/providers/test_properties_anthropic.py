@@ -10,6 +10,7 @@ from polar_mitm.chat import CallError, ChatReply, ChatRequest, Message, Text, To
 from polar_mitm.providers import anthropic
 from polar_mitm.providers.anthropic_reply import AnthropicAsk
 from polar_mitm.providers.base import Request, Route
+from tests.providers.early import early
 from tests.providers.invariants import Split, arguments, check, check_prefixes, cuts, replies
 
 ASK = AnthropicAsk(ChatRequest(()), "claude-opus-5-5", stream=True)
@@ -23,7 +24,7 @@ ASKED: Any = {"model": "claude-opus-5-5", "max_tokens": 9, "messages": [{"role":
 def test_the_sdk_accumulates_a_stream_cut_anywhere_to_the_reply_that_is_not_streamed(
     reply: ChatReply, places: list[int], keepalives: int
 ) -> None:
-    SPLIT.whole = anthropic.keepalive(ASK) * keepalives + b"".join(anthropic.stream(ASK, reply))
+    SPLIT.whole = early(anthropic, ASK, reply, keepalives)
     SPLIT.cuts = places
     with CLIENT.messages.stream(**ASKED) as stream:
         message = stream.get_final_message()

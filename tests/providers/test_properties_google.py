@@ -13,6 +13,7 @@ from polar_mitm.chat import Assistant, CallError, ChatReply, ChatRequest, Messag
 from polar_mitm.providers import google
 from polar_mitm.providers.base import Request, Route
 from polar_mitm.providers.google_reply import GoogleAsk
+from tests.providers.early import early
 from tests.providers.invariants import Split, check, check_prefixes, cuts, replies
 
 ASK = GoogleAsk(ChatRequest(()), "gemini-3-pro", stream=True)
@@ -46,7 +47,7 @@ def joined(chunks: list[dict[str, Any]]) -> dict[str, Any]:
 def test_the_sdk_reads_a_stream_cut_anywhere_as_the_reply_that_is_not_streamed(
     reply: ChatReply, places: list[int], keepalives: int
 ) -> None:
-    SPLIT.whole = google.keepalive(ASK) * keepalives + b"".join(google.stream(ASK, reply))
+    SPLIT.whole = early(google, ASK, reply, keepalives)
     SPLIT.cuts = places
     stream = CLIENT.models.generate_content_stream(model="gemini-3-pro", contents="hi")
     chunks = [seen(chunk) for chunk in stream]

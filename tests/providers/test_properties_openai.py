@@ -27,6 +27,7 @@ from polar_mitm.chat import (
 )
 from polar_mitm.providers.base import Request, Route
 from polar_mitm.providers.openai_transcript import UNANSWERED
+from tests.providers.early import early
 
 SCHEMA: Json = {"type": "object", "properties": {"cmd": {"type": "string"}}}
 GRAMMAR: Json = {"syntax": "lark", "definition": 'start: "*** Begin Patch" "*** End Patch"'}
@@ -102,13 +103,15 @@ CLIENT = OpenAI(base_url="http://h/v1", api_key="key", max_retries=0, http_clien
 
 
 @settings(deadline=None, max_examples=60)
-@given(replies, cuts)
-def test_the_chat_sdk_adds_up_any_stream_cut_anywhere_to_the_plain_reply(answer: ChatReply, cuts: set[int]) -> None:
+@given(replies, cuts, st.integers(0, 3))
+def test_the_chat_sdk_adds_up_any_stream_cut_anywhere_to_the_plain_reply(
+    answer: ChatReply, cuts: set[int], keepalives: int
+) -> None:
     request = Request("POST", "h", "/v1/chat/completions")
     body = {"model": "m1", "messages": [{"role": "user", "content": "go"}], "tools": CHAT_TOOLS}
     body["stream_options"] = {"include_usage": True}
     ask = openai_chat.parse(request, Route("generate"), body)
-    sent = openai_chat.keepalive(ask) + b"".join(openai_chat.stream(ask, answer))
+    sent = early(openai_chat, ask, answer, keepalives)
     state = ChatCompletionStreamState()
     WIRE.sent = pieces(sent, cuts)
     for chunk in CLIENT.chat.completions.create(model="m1", messages=[], stream=True):
@@ -125,14 +128,14 @@ def test_the_chat_sdk_adds_up_any_stream_cut_anywhere_to_the_plain_reply(answer:
 
 
 @settings(deadline=None, max_examples=60)
-@given(replies, cuts)
+@given(replies, cuts, st.integers(0, 3))
 def test_the_responses_sdk_adds_up_any_stream_cut_anywhere_to_the_plain_reply(
-    answer: ChatReply, cuts: set[int]
+    answer: ChatReply, cuts: set[int], keepalives: int
 ) -> None:
     request = Request("POST", "h", "/v1/responses")
     body = {"model": "m1", "input": "go", "tools": RESPONSES_TOOLS}
     ask = openai_responses.parse(request, Route("generate"), body)
-    sent = openai_responses.keepalive(ask) + b"".join(openai_responses.stream(ask, answer))
+    sent = early(openai_responses, ask, answer, keepalives)
     done = []
     WIRE.sent = pieces(sent, cuts)
     with CLIENT.responses.stream(model="m1", input="go") as stream:

@@ -1,5 +1,6 @@
 """One small model request in each provider's own form, as JSON, as a stream, and with a tool."""
 
+import re
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
@@ -17,7 +18,8 @@ class Ask:
     key_header: str
     key_prefix: str = ""
     headers: dict[str, str] = field(default_factory=dict)
-    keepalive: bytes = b": keep-alive\n\n"
+    keepalive: bytes = b""
+    """One keep-alive, the first or a later one, as a regular expression."""
     stream_type: str = "text/event-stream"
 
     def __str__(self) -> str:
@@ -25,6 +27,14 @@ class Ask:
 
     def with_key(self, key: str) -> Self:
         return replace(self, headers={**self.headers, self.key_header: self.key_prefix + key})
+
+    def kept(self, body: bytes) -> bytes:
+        """The keep-alives with which a stream begins."""
+        return re.match(rb"(?:%s)*" % self.keepalive, body)[0]  # type: ignore[index]
+
+    def keepalives(self, body: bytes) -> int:
+        """How many those are."""
+        return len(re.findall(self.keepalive, self.kept(body)))
 
     def saying(self, text: str) -> Self:
         """The same with another user text."""
@@ -46,7 +56,7 @@ def _google(method: str, provider: str = "google") -> Ask:
         f"/v1beta/models/gemini-9:{method}",
         {"contents": [{"role": "user", "parts": [{"text": "Say hello."}]}]},
         "x-goog-api-key",
-        keepalive=b"\n",
+        keepalive=rb"\n",
     )
 
 
@@ -57,7 +67,7 @@ ANTHROPIC = Ask(
     {"model": "claude-9", "max_tokens": 64, "messages": [{"role": "user", "content": "Say hello."}]},
     "x-api-key",
     headers={"anthropic-version": "2023-06-01"},
-    keepalive=b'event: ping\ndata: {"type":"ping"}\n\n',
+    keepalive=rb'event: ping\ndata: {"type":"ping"}\n\n',
 )
 CHAT = Ask(
     "openai-chat",
@@ -66,6 +76,7 @@ CHAT = Ask(
     {"model": "gpt-9", "messages": [{"role": "user", "content": "Say hello."}]},
     "authorization",
     "Bearer ",
+    keepalive=rb'data: {[^\n]*"delta":(?:{}|{"role":"assistant","content":null,"refusal":null}),[^\n]*}\n\n',
 )
 RESPONSES = Ask(
     "openai-responses",
@@ -74,6 +85,7 @@ RESPONSES = Ask(
     {"model": "gpt-9", "input": [{"role": "user", "content": "Say hello."}]},
     "authorization",
     "Bearer ",
+    keepalive=rb"(?:event: response\.created\ndata: [^\n]*\n\n)?event: response\.in_progress\ndata: [^\n]*\n\n",
 )
 GOOGLE = _google("generateContent")
 

@@ -24,25 +24,36 @@ GRACE_S, KEEPALIVE_S = 0.3, 0.2
 SLACK_S = 0.3
 
 
-def released_by(hold: asyncio.Event, keepalive: bytes, count: int = 3) -> Callable[[Got], None]:
+def released_by(hold: asyncio.Event, ask: Ask, count: int = 3) -> Callable[[Got], None]:
     """Lets the engine answer once the stream has been kept alive so often."""
 
     def watch(got: Got) -> None:
-        if got.body.startswith(keepalive * count):
+        if ask.keepalives(got.body) >= count:
             hold.set()
 
     return watch
 
 
 def without_ids(body: bytes, call: Call) -> bytes:
-    """The body with what differs from call to call taken out: the call's id and the second it began in."""
+    """The body with what differs from call to call taken out: its id, the second it began in, its events' numbers."""
     body = body.replace(call.identity.call_id.removeprefix("call_").encode(), b"ID")
-    return re.sub(rb'("created(?:_at)?":)\d+', rb"\g<1>0", body)
+    return re.sub(rb'("(?:created(?:_at)?|sequence_number)":)\d+', rb"\g<1>0", body)
 
 
 def events(stream: bytes) -> list[Any]:
     """The data of each server-sent event."""
     return [orjson.loads(line.removeprefix(b"data: ")) for line in stream.split(b"\n") if line.startswith(b"data: ")]
+
+
+def after_keepalives(ask: Ask, stream: bytes) -> bytes:
+    """The rest of a stream whose beginning was said by keep-alives."""
+    match ask.provider:
+        case "openai-chat":
+            return stream.replace(b'"role":"assistant",', b"", 1)
+        case "openai-responses":
+            return stream[len(ask.kept(stream)) :]
+        case _:
+            return stream
 
 
 def ms(got: Got) -> list[int]:
@@ -57,16 +68,15 @@ async def test_a_slow_stream_is_silent_then_kept_alive_then_the_same_bytes_as_a_
     fast, slow = (Reply("Hi.", tool_calls=[tool_call], reasoning="Hm.", hold=event) for event in (None, hold))
     async with stage(fast, slow, grace_s=GRACE_S, keepalive_s=KEEPALIVE_S) as on:
         quick = await on.post(ask)
-        got = await on.post(ask, watch=released_by(hold, ask.keepalive))
+        got = await on.post(ask, watch=released_by(hold, ask))
         first, second = on.calls()
         slack = SLACK_S + on.late_s
 
     assert (got.status, got.headers["content-type"]) == (200, ask.stream_type)
     assert GRACE_S - 0.01 <= got.headers_at < GRACE_S + slack, ms(got)
-    kept, answer = got.body[: -len(quick.body)], got.body[-len(quick.body) :]
-    assert without_ids(answer, second) == without_ids(quick.body, first)
-    assert kept == ask.keepalive * (len(kept) // len(ask.keepalive))
-    assert not quick.body.startswith(ask.keepalive)
+    answer = got.body[len(ask.kept(got.body)) :]
+    assert without_ids(answer, second) == without_ids(after_keepalives(ask, quick.body), first)
+    assert ask.keepalives(got.body) >= 3
     gaps = [later - earlier for earlier, later in zip([got.headers_at, *got.at], got.at, strict=False)]
     assert max(gaps) < KEEPALIVE_S + slack, ms(got)
 
@@ -96,7 +106,7 @@ async def test_a_failure_within_the_grace_has_its_true_status(ask: Ask, stage: S
         assert call.error and call.error.status == got.status
 
 
-ANTHROPIC_ERROR = b'{"type":"error","error":{"type":"api_error","message":"MESSAGE"}}'
+ANTHROPIC_ERROR = b'{"type":"error","error":{"type":"api_error","message":"MESSAGE"},"request_id":"req_REQUEST"}'
 OPENAI_ERROR = b'{"error":{"message":"MESSAGE","type":"server_error","param":null,"code":null}}'
 GOOGLE_ERROR = b'{"error":{"code":500,"message":"MESSAGE","status":"INTERNAL"}}'
 ERROR_EVENTS = {
@@ -113,21 +123,21 @@ async def test_a_failure_after_the_grace_is_the_providers_error_event_in_the_ope
 ) -> None:
     hold = asyncio.Event()
     async with stage(Reply(status=500, error="no luck", hold=hold), grace_s=0.1, keepalive_s=0.1) as on:
-        got = await on.post(ask, watch=released_by(hold, ask.keepalive))
+        got = await on.post(ask, watch=released_by(hold, ask))
         assert (got.status, got.headers["content-type"]) == (200, ask.stream_type)
-        event = got.body
-        while event.startswith(ask.keepalive):
-            event = event[len(ask.keepalive) :]
+        event = got.body[len(ask.kept(got.body)) :]
         (call,) = on.calls()
         assert call.error and (call.error.fault, call.error.status) == ("engine", None)
         assert "no luck" in call.error.what
         told = "the engine answered 500"
         if ask.provider == "openai-responses":
-            first, failed = events(event)
-            assert (first["type"], failed["type"]) == ("response.created", "response.failed")
+            (failed,) = events(event)
+            assert (failed["type"], events(got.body)[0]["type"]) == ("response.failed", "response.created")
+            assert failed["response"]["id"] == events(got.body)[0]["response"]["id"]
             assert failed["response"]["error"] == {"code": "server_error", "message": told}
         else:
-            assert event == ERROR_EVENTS[ask.provider].replace(b"MESSAGE", told.encode())
+            wanted = ERROR_EVENTS[ask.provider].replace(b"MESSAGE", told.encode())
+            assert event == wanted.replace(b"REQUEST", call.identity.call_id.removeprefix("call_").encode())
         assert (call.delivery.status, call.delivery.bytes_sent) == ("delivered", len(event))
 
 
@@ -144,7 +154,7 @@ async def test_what_breaks_inside_polar_after_the_grace_ends_the_stream_with_the
             raise RuntimeError("a bug")
 
         on.engine.chat = broken  # type: ignore[method-assign]  # stands for a bug in any room
-        got = await on.post(ask, watch=released_by(hold, ask.keepalive))
+        got = await on.post(ask, watch=released_by(hold, ask))
         assert got.status == 200
         assert b"polar failed on this call; its log says why" in got.body
         assert b"a bug" not in got.body
@@ -155,7 +165,7 @@ async def test_what_breaks_inside_polar_after_the_grace_ends_the_stream_with_the
 async def test_an_engine_that_dies_while_keep_alives_flow_ends_the_stream_with_an_error(stage: Staged) -> None:
     async with stage(Reply(delay_s=20), grace_s=0.1, keepalive_s=0.1) as on:
         kept_alive = asyncio.Event()
-        waiting = asyncio.create_task(on.post(streamed(CHAT), watch=released_by(kept_alive, CHAT.keepalive)))
+        waiting = asyncio.create_task(on.post(streamed(CHAT), watch=released_by(kept_alive, CHAT)))
         await kept_alive.wait()
         await on.fake.stop()
         got = await waiting
@@ -176,11 +186,11 @@ async def test_with_a_grace_of_nothing_headers_go_out_at_once(stage: Staged) -> 
 async def test_the_waiting_times_may_change_while_it_runs(stage: Staged) -> None:
     ask = streamed(ANTHROPIC)
     async with stage(Reply(delay_s=0.3), grace_s=0, keepalive_s=10) as on:
-        assert not (await on.post(ask)).body.startswith(ask.keepalive * 2)
+        assert ask.keepalives((await on.post(ask)).body) < 2
         on.border.keepalive_s = 0.1
-        assert (await on.post(ask)).body.startswith(ask.keepalive * 2)
+        assert ask.keepalives((await on.post(ask)).body) >= 2
         on.border.grace_s = 10
-        assert not (await on.post(ask)).body.startswith(ask.keepalive)
+        assert ask.keepalives((await on.post(ask)).body) == 0
 
 
 async def test_many_slow_streams_follow_each_other_on_one_connection_without_delay(stage: Staged) -> None:
@@ -214,7 +224,7 @@ async def test_a_slow_stream_through_tls_keeps_its_host_in_the_saved_flow(stage:
     async with stage(Reply(delay_s=0.3), grace_s=0.05, keepalive_s=0.1) as on:
         got = await on.post_through(streamed(with_tool(ANTHROPIC)))
         assert got.status == 200
-        assert got.body.startswith(ANTHROPIC.keepalive)
+        assert ANTHROPIC.keepalives(got.body)
         (flow,) = on.flows()
         assert flow.request.pretty_url == "https://api.anthropic.com/v1/messages"
         assert flow.response and flow.response.content == got.body

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from polar_mitm.providers import Request
+from polar_mitm.providers import Begun, Request
 from polar_mitm.proxy import retries
 from polar_mitm.proxy.exchange import Answer
 from polar_mitm.proxy.retries import KEPT, Retries, Sampled, key_of, retry_count
@@ -185,9 +185,9 @@ CHANGES: list[tuple[dict[str, Any], bytes]] = [
 def sampled(status: int = 200, delay_s: float = 0.0) -> Sampled:
     async def work() -> Answer:
         await asyncio.sleep(delay_s)
-        return Answer(status, "", b"", b"")
+        return Answer(status, "", b"")
 
-    return Sampled("call_1", Shared(work(), "call_1"))
+    return Sampled("call_1", Begun("1", 1), Shared(work(), "call_1"))
 
 
 async def test_only_so_many_answers_are_kept_and_those_under_way_longest() -> None:
