@@ -27,6 +27,7 @@ test: setup ## all set-up, then linters and every test, the live ones on a real 
 	@$(MAKE) --no-print-directory container-tools
 	@$(BIN)/polar harness install $(HARNESSES)
 	@$(BIN)/polar model install tiny
+	@$(BIN)/polar evaluator install swebench
 	@$(BIN)/python -m tests.loaders.environments
 	@$(MAKE) --no-print-directory browser postgres lint
 	$(BIN)/python -m pytest $(TESTS)

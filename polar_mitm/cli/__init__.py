@@ -27,6 +27,7 @@ COMMANDS: Final = {
     "model": "model:app",
     "harness": "harness:app",
     "sandbox": "sandbox:app",
+    "evaluator": "evaluator:app",
     "rollout": "rollout:app",
     "gateway": "gateway:app",
     "gym": "gym:app",

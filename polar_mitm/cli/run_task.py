@@ -42,7 +42,10 @@ Out = Annotated[Path, typer.Option("--out", help="Folder for the session folders
 
 def run_task(
     scenario: Annotated[
-        list[Path], typer.Argument(help="Scenario files, see scenarios/; Harbor task folders, or folders of such.")
+        list[Path],
+        typer.Argument(
+            help="Scenario files, see scenarios/; Harbor task folders, or folders of such; files of SWE-bench rows."
+        ),
     ],
     harness: Annotated[
         list[str] | None, typer.Option(help="Harness, instead of the scenario's; may be given several times.")
@@ -58,8 +61,12 @@ def run_task(
     pass_k: Annotated[
         int | None, typer.Option(min=1, help="k of pass@k in the summary. [default: all samples]")
     ] = None,
+    only: Annotated[
+        list[str] | None, typer.Option(help="Of a set of tasks, the one of this id; may be given several times.")
+    ] = None,
     tests_network: Annotated[
-        str | None, typer.Option(help="none or public: what tests of Harbor tasks get that may use the network.")
+        str | None,
+        typer.Option(help="none or public: what tests get of Harbor tasks that may use the network, and of SWE-bench."),
     ] = None,
     host_env: Annotated[
         list[str] | None,
@@ -85,7 +92,7 @@ def run_task(
         sandbox=sandbox,
         intercept=intercept,
         timeout_s=timeout,
-        tasks=_given(tests_network=tests_network, host_env=host_env),
+        tasks=_given(only=only, tests_network=tests_network, host_env=host_env),
     )
 
 

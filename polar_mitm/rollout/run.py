@@ -89,6 +89,9 @@ async def _check(scenarios: Sequence[Scenario], engine: Engine, out: Path) -> No
     for name in sorted({scenario.sandbox for scenario in scenarios}):
         if problems := await asyncio.to_thread(SANDBOXES[name].check):
             raise NotReady(f"sandbox {name}: " + "; ".join(problems))
+    for kind, evaluator in {scenario.evaluator.type: scenario.evaluator for scenario in scenarios}.items():
+        if problems := await asyncio.to_thread(evaluator.lacks):
+            raise NotReady(f"evaluator {kind}: " + "; ".join(problems))
     try:
         await asyncio.to_thread(out.mkdir, parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=out):

@@ -153,8 +153,8 @@ class Sample:
         )
         self._verdict = status, reason
         place = self._prepared.place
-        if place.harbor is not None and ended.image is not None:
-            await workspace.take(ended.image, place.harbor.workdir)
+        if place.inside is not None and place.workdir is not None and ended.image is not None:
+            await workspace.take(ended.image, place.workdir)
         folder.workspace_diff.write_bytes(await workspace.diff())
         if status != "error":
             finished = Finished(
@@ -169,6 +169,8 @@ class Sample:
                 workdir=place.workdir,
                 task_folder=job.scenario.path.parent,
                 harbor=place.harbor,
+                swebench=job.scenario.swebench,
+                folder=folder,
             )
             self._evaluated(await job.scenario.evaluator.evaluate(finished))
         await self.close(status, reason, ended.code)

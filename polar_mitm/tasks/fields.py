@@ -1,5 +1,7 @@
 """The parts of a scenario file, each a mapping of its own; a script's steps are in `script`."""
 
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
@@ -8,6 +10,7 @@ from typing_extensions import TypedDict
 
 from polar_mitm.proxy.limits import CallLimits
 from polar_mitm.sandboxes.limits import Limits
+from polar_mitm.tasks.errors import ScenarioError
 
 type Text = Annotated[str, StringConstraints(min_length=1, pattern=r"\S")]
 
@@ -81,30 +84,44 @@ class CallLimitFields(Part):
 
 
 class TaskSet(Part):
-    """Many tasks: the lines of a JSONL file, see `task_set`, or Harbor task folders, see `harbor`."""
+    """Many tasks: the lines of a JSONL file, see `task_set`; Harbor task folders, see `harbor`; or rows of SWE-bench,
+    see `swebench`."""
 
     file: Text | None = None
     """Relative to the scenario's folder."""
     harbor: Text | None = None
     """A Harbor task folder, or a folder of such; relative to the scenario's folder."""
+    swebench: Text | None = None
+    """A file of SWE-bench rows (.jsonl, .json or .parquet), relative to the scenario's folder."""
     instruction: Text = "instruction"
     """The field of a line that holds what the harness is told."""
     id: Text = "id"
     """The field that names the task; without it the line's number does."""
+    only: list[Text] = Field(default_factory=list)
+    """Take these alone, by their ids: a line's, the name of a folder, a row's `instance_id`."""
     limit: Annotated[int, Field(ge=1)] | None = None
     """Take only so many, from the start of the file or by the folders' names."""
     tests_network: Literal["none", "public"] | None = None
-    """Of Harbor tasks whose tests may use the network: whether they get it."""
+    """Of Harbor tasks whose tests may use the network, and of SWE-bench rows: whether the tests get it."""
     host_env: list[Text] = Field(default_factory=list)
     """Variables of this machine that Harbor tasks may have when they ask for them."""
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
-        if (self.file is None) == (self.harbor is None):
-            raise PydanticCustomError("tasks", "expected one of file and harbor")
-        if self.file is not None and (self.tests_network is not None or self.host_env):
-            raise PydanticCustomError("tasks", "tests_network and host_env are for Harbor tasks")
+        if [self.file, self.harbor, self.swebench].count(None) != 2:
+            raise PydanticCustomError("tasks", "expected one of file, harbor and swebench")
+        if self.file is not None and self.tests_network is not None:
+            raise PydanticCustomError("tasks", "tests_network is for Harbor tasks and SWE-bench rows")
+        if self.harbor is None and self.host_env:
+            raise PydanticCustomError("tasks", "host_env is for Harbor tasks")
         return self
+
+    def chosen[T](self, path: Path, known: Iterable[tuple[str, T]]) -> list[T]:
+        """Those of the tasks, each with its id, that are taken. ScenarioError when one of `only` is not there."""
+        found = [(name, task) for name, task in known if not self.only or name in self.only]
+        if missing := [name for name in self.only if name not in {name for name, _ in found}]:
+            raise ScenarioError(path, None, "tasks.only", f"there is no task {missing[0]!r} in it")
+        return [task for _, task in found[: self.limit]]
 
 
 class McpServer(Part):

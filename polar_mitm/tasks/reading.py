@@ -14,28 +14,31 @@ from ruamel.yaml.comments import CommentedMap, CommentedSeq
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
 from polar_mitm.tasks.errors import ScenarioError, shown
-from polar_mitm.tasks.problems import fields_of, line_of, problem, unknown
+from polar_mitm.tasks.problems import fields_of as fields_at
+from polar_mitm.tasks.problems import line_of, problem, unknown
 from polar_mitm.tasks.scenario import NOT_IN_FILE, Scenario
-from polar_mitm.tasks.work import fields_of_folder
+from polar_mitm.tasks.work import fields_of
 
 MOST_VALUES = 100_000
 """Of a scenario, its aliases unfolded."""
 
 
 def load(path: Path, changes: Mapping[str, object] | None = None) -> Scenario:
-    """The scenario in a file, or the one that a Harbor task folder, or a folder of such, comes to.
+    """The scenario in a file, or the one that a Harbor task folder, a folder of such, or a file of SWE-bench rows comes
+    to.
 
     `changes` are top-level fields that win over the file's, such as a command's options; those of a mapping (`tasks`)
     are changed one by one. Raises ScenarioError.
     """
-    document = CommentedMap(fields_of_folder(path)) if path.is_dir() else _read(path)
+    given = fields_of(path)
+    document = _read(path) if given is None else CommentedMap(given)
     try:
         fields = _changed(_Plain().of(document), changes or {})
     except ValueError as error:
         raise ScenarioError(path, None, "", f"not usable: {error}") from None
     for name in fields:
         if name in NOT_IN_FILE or not isinstance(name, str):  # `1: x`
-            raise ScenarioError(path, line_of(document, (name,)), str(name), unknown(str(name), fields_of((name,))))
+            raise ScenarioError(path, line_of(document, (name,)), str(name), unknown(str(name), fields_at((name,))))
     try:
         scenario = Scenario.model_validate({"name": path.stem} | fields | {"path": path})
     except ValidationError as error:

@@ -16,7 +16,7 @@ from polar_mitm.harnesses import RUNNABLE, Assignment, refusals
 from polar_mitm.harnesses.base import Intercept, mode_of
 from polar_mitm.sandboxes import SANDBOXES
 from polar_mitm.sandboxes.container import Container
-from polar_mitm.tasks.evaluators import Evaluator
+from polar_mitm.tasks.evaluators import Evaluator, Swebench
 from polar_mitm.tasks.fields import (
     CallLimitFields,
     ContainerPlace,
@@ -27,10 +27,12 @@ from polar_mitm.tasks.fields import (
     TaskSet,
     Text,
 )
-from polar_mitm.tasks.harbor.setting import ORACLE, Setting
+from polar_mitm.tasks.harbor.setting import ORACLE
+from polar_mitm.tasks.harbor.setting import Setting as HarborSetting
 from polar_mitm.tasks.script import Step
+from polar_mitm.tasks.swebench.setting import Setting as SwebenchSetting
 
-NOT_IN_FILE = frozenset({"path", "harbor"})
+NOT_IN_FILE = frozenset({"path", "harbor", "swebench"})
 """Fields that a scenario has and its file does not."""
 
 
@@ -77,8 +79,10 @@ class Scenario(Part):
     """Tool calls that the model is made to give in its first turns."""
     summary: str = ""
     """What it is made to write where the harness asks for a summary of the conversation; needs a script."""
-    harbor: SkipJsonSchema[InstanceOf[Setting] | None] = None
+    harbor: SkipJsonSchema[InstanceOf[HarborSetting] | None] = None
     """The Harbor task, of a scenario that was made for one. See `work`."""
+    swebench: SkipJsonSchema[InstanceOf[SwebenchSetting] | None] = None
+    """The row, of a scenario that was made for one."""
 
     @property
     def start_folder(self) -> Path | None:
@@ -135,31 +139,51 @@ class Scenario(Part):
 
     @model_validator(mode="before")
     @classmethod
-    def _harbor_defaults(cls, fields: Any) -> Any:
-        """A Harbor task is worked on in its own image, and graded by its own tests."""
+    def _defaults_of_tasks(cls, fields: Any) -> Any:
+        """A Harbor task and a row of SWE-bench are worked on in their own image, and graded by their own tests."""
         match fields:
             case {"tasks": {"harbor": _}}:
                 return {"sandbox": Container.NAME, "evaluator": {"type": "harbor"}} | fields
+            case {"tasks": {"swebench": _}}:
+                return {"sandbox": Container.NAME, "evaluator": {"type": "swebench"}} | fields
         return fields
 
     @model_validator(mode="after")
-    def _fits_harbor(self) -> Self:
-        harbor = self.tasks is not None and self.tasks.harbor is not None
-        if harbor != (self.evaluator.type == "harbor"):
-            which = "Harbor tasks (tasks.harbor) and the evaluator harbor go together"
-            raise PydanticCustomError("evaluator", which)
-        if self.harness == ORACLE and not harbor:
-            raise PydanticCustomError("harness", "the oracle runs a Harbor task's own solution: expected tasks.harbor")
-        if harbor and self.sandbox != Container.NAME:
+    def _fits_its_tasks(self) -> Self:
+        kind = self._kind_of_tasks
+        for name, what in (("harbor", "Harbor tasks (tasks.harbor)"), ("swebench", "SWE-bench rows (tasks.swebench)")):
+            if (kind == name) != (self.evaluator.type == name):
+                raise PydanticCustomError(
+                    "evaluator", "{what} and the evaluator {name} go together", {"what": what, "name": name}
+                )
+        if self.harness == ORACLE and kind is None:
+            what = "the oracle runs a task's own solution: expected tasks.harbor or tasks.swebench"
+            raise PydanticCustomError("harness", what)
+        if kind is None or self._grades_saved_logs:
+            return self
+        name = "Harbor task" if kind == "harbor" else "SWE-bench row"
+        if self.sandbox != Container.NAME:
             raise PydanticCustomError(
                 "sandbox",
-                "a Harbor task is worked on in its own image, with what that has: expected container; "
+                "a {name} is worked on in its own image, with what that has: expected container; "
                 "{sandbox} would show this machine's files in its place",
-                {"sandbox": self.sandbox},
+                {"name": name, "sandbox": self.sandbox},
             )
-        if harbor and (own := [n for n in ("workspace", "files", "container") if n in self.model_fields_set]):
-            raise PydanticCustomError(own[0], "a Harbor task brings its own: leave {name} out", {"name": own[0]})
+        if own := [field for field in ("workspace", "files", "container") if field in self.model_fields_set]:
+            raise PydanticCustomError(
+                own[0], "a {task} brings its own: leave {name} out", {"task": name, "name": own[0]}
+            )
         return self
+
+    @property
+    def _kind_of_tasks(self) -> str | None:
+        """Of tasks that bring their own image and tests."""
+        found = [name for name in ("harbor", "swebench") if self.tasks is not None and getattr(self.tasks, name)]
+        return found[0] if found else None
+
+    @property
+    def _grades_saved_logs(self) -> bool:
+        return isinstance(self.evaluator, Swebench) and self.evaluator.log is not None
 
     @model_validator(mode="after")
     def _one_instruction(self) -> Self:

@@ -29,8 +29,9 @@ def scenario_schema() -> dict[str, Any]:
     properties["harness"]["enum"] = list(RUNNABLE)
     properties["sandbox"]["enum"] = list(SANDBOXES)
     del schema["required"]
-    harbor = {"properties": {"tasks": {"required": ["harbor"]}}, "required": ["tasks"]}
-    graded = {"if": harbor, "then": {}, "else": {"required": ["evaluator"]}}  # Harbor tasks bring their own tests
+    sources = [{"required": ["harbor"]}, {"required": ["swebench"]}]
+    tested = {"properties": {"tasks": {"anyOf": sources}}, "required": ["tasks"]}
+    graded = {"if": tested, "then": {}, "else": {"required": ["evaluator"]}}  # such tasks bring their own tests
     return {"$schema": DIALECT, **schema, **graded, "title": "polar-mitm scenario"}
 
 

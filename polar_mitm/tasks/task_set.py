@@ -33,19 +33,21 @@ def tasks_of(scenario: Scenario) -> list[Task]:
     assert scenario.tasks.file is not None
     path = scenario.path.parent / scenario.tasks.file
     seen: dict[str, int] = {}
-    tasks = []
+    tasks: dict[str, Task] = {}
     for line, row in _rows(path):
         task = _task(scenario.name, scenario.tasks, path, line, row)
         if task.id in seen:
             what = f"expected an id of its own; line {seen[task.id]} has {task.id.partition('/')[2]!r} as well"
             raise ScenarioError(path, line, scenario.tasks.id, what)
         seen[task.id] = line
-        tasks.append(task)
-        if len(tasks) == scenario.tasks.limit:
+        if expected := scenario.evaluator.problem_with(row):
+            raise ScenarioError(path, line, *expected)
+        tasks[task.id.partition("/")[2]] = task
+        if len(tasks) == scenario.tasks.limit and not scenario.tasks.only:
             break
     if not tasks:
         raise ScenarioError(path, None, "", "expected tasks, one JSON object a line; there are none")
-    return tasks
+    return scenario.tasks.chosen(path, tasks.items())
 
 
 def _rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:

@@ -1,7 +1,7 @@
-"""What a scenario comes to: the scenario with its tasks, or one of its own for each Harbor task that it names.
+"""What a scenario comes to: the scenario with its tasks, or one of its own for each Harbor task or row of SWE-bench.
 
-Harbor tasks differ in image, limits, time and tests, so each gets a scenario; they share the name, within which samples
-are compared.
+These differ in image, limits, time and tests, so each gets a scenario; they share the name, within which samples are
+compared.
 """
 
 import re
@@ -15,8 +15,11 @@ from polar_mitm.tasks.errors import ScenarioError
 from polar_mitm.tasks.fields import LimitFields, McpServer, TaskSet
 from polar_mitm.tasks.harbor.folder import CONFIG, HarborTask, is_task
 from polar_mitm.tasks.harbor.place import limits_of
-from polar_mitm.tasks.harbor.setting import Setting
+from polar_mitm.tasks.harbor.setting import ORACLE, Setting
 from polar_mitm.tasks.scenario import Scenario
+from polar_mitm.tasks.swebench import rows
+from polar_mitm.tasks.swebench.rows import Row
+from polar_mitm.tasks.swebench.setting import Setting as SwebenchSetting
 from polar_mitm.tasks.task_set import Task, tasks_of
 
 type Work = list[tuple[Scenario, list[Task]]]
@@ -28,38 +31,65 @@ NO_LIMIT_S: Final = 24 * 3600.0
 def work_of(scenario: Scenario) -> Work:
     """In the order of the file or of the folders' names. Raises ScenarioError and OSError."""
     tasks = scenario.tasks
-    if tasks is None or tasks.harbor is None:
+    if tasks is None:
+        return [(scenario, tasks_of(scenario))]
+    if tasks.swebench is not None:
+        return list(_of_swebench(scenario, tasks, scenario.path.parent / tasks.swebench))
+    if tasks.harbor is None:
         return [(scenario, tasks_of(scenario))]
     root = scenario.path.parent / tasks.harbor
     if is_task(root):
         return [_of_harbor(scenario, tasks, root, scenario.name)]
     if not root.is_dir():
         raise ScenarioError(root, None, "", "expected a Harbor task folder, or a folder of such")
-    folders = sorted(folder for folder in root.iterdir() if folder.is_dir() and is_task(folder))[: tasks.limit]
+    folders = sorted(folder for folder in root.iterdir() if folder.is_dir() and is_task(folder))
     if not folders:
         raise ScenarioError(root, None, "", f"expected {CONFIG}, or folders that have one")
-    return [_of_harbor(scenario, tasks, folder, f"{scenario.name}/{folder.name}") for folder in folders]
+    chosen = tasks.chosen(root, [(folder.name, folder) for folder in folders])
+    return [_of_harbor(scenario, tasks, folder, f"{scenario.name}/{folder.name}") for folder in chosen]
 
 
 def notes_of(work: Work) -> Iterator[str]:
     """What is done otherwise than the tasks ask for, each thing once, with the tasks that it is so for."""
     said: dict[str, list[str]] = {}
     for scenario, tasks in work:
-        if scenario.harbor is not None:
-            for note in scenario.harbor.notes():
+        if setting := scenario.harbor or scenario.swebench:
+            for note in setting.notes():
                 said.setdefault(note, []).append(tasks[0].id)
     for note, names in said.items():
         more = f" and {len(names) - 3} more" if len(names) > 3 else ""
         yield f"{', '.join(names[:3])}{more}: {note}"
 
 
-def fields_of_folder(folder: Path) -> dict[str, Any]:
-    """The fields of a scenario for a folder that is given in place of one. Raises ScenarioError."""
-    if not is_task(folder) and not any(is_task(inner) for inner in folder.iterdir() if inner.is_dir()):
-        what = f"expected a scenario file, a Harbor task folder (with {CONFIG}), or a folder of such"
-        raise ScenarioError(folder, None, "", what)
-    name = re.sub(r"[^A-Za-z0-9._-]+", "-", folder.resolve().name).lstrip("._-") or "tasks"
-    return {"name": name, "tasks": {"harbor": str(folder.resolve())}}
+def fields_of(path: Path) -> dict[str, Any] | None:
+    """The fields of a scenario for what is given in place of one: a Harbor task folder, a folder of such, a file of
+    SWE-bench rows. None: it is none of them. Raises ScenarioError."""
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", path.resolve().name).lstrip("._-") or "tasks"
+    if path.is_dir():
+        if not is_task(path) and not any(is_task(inner) for inner in path.iterdir() if inner.is_dir()):
+            what = f"expected a scenario file, a Harbor task folder (with {CONFIG}), or a folder of such"
+            raise ScenarioError(path, None, "", what)
+        return {"name": name, "tasks": {"harbor": str(path.resolve())}}
+    if path.suffix in rows.SUFFIXES and not rows.is_one_mapping(path):
+        return {"name": name.removesuffix(path.suffix), "tasks": {"swebench": str(path.resolve())}}
+    return None
+
+
+def _of_swebench(scenario: Scenario, tasks: TaskSet, path: Path) -> Iterator[tuple[Scenario, list[Task]]]:
+    seen: dict[str, Row] = {}
+    for line, row in rows.read(path):
+        if row.instance_id in seen:
+            raise ScenarioError(path, line, "instance_id", f"expected an id of its own; got {row.instance_id} twice")
+        seen[row.instance_id] = row
+    if not seen:
+        raise ScenarioError(path, None, "", "expected rows; there are none")
+    oracle = scenario.harness == ORACLE
+    for row in tasks.chosen(path, seen.items()):
+        setting = SwebenchSetting(row, tests_network=tasks.tests_network == "public", oracle=oracle)
+        if oracle and not row.patch:
+            raise ScenarioError(path, None, "patch", f"{row.instance_id}: the oracle needs the row's solution")
+        made = scenario.model_copy(update={"swebench": setting})
+        yield made, [Task(f"{scenario.name}/{row.instance_id}", row.problem_statement)]
 
 
 def _of_harbor(scenario: Scenario, tasks: TaskSet, folder: Path, name: str) -> tuple[Scenario, list[Task]]:

@@ -339,11 +339,11 @@ SCENARIOS = {
     "tasks: {harbor: task}\nevaluator: {type: session_completed}\n": ":2: evaluator: Harbor tasks (tasks.harbor) and",
     "instruction: x\nevaluator: {type: harbor}\n": ":2: evaluator: Harbor tasks (tasks.harbor) and the",
     "tasks: {harbor: task}\nworkspace: x\n": ":2: workspace: a Harbor task brings its own: leave workspace out",
-    "tasks: {harbor: task, file: x}\n": ":1: tasks: expected one of file and harbor",
-    "tasks: {file: x, tests_network: none}\nevaluator: {type: session_completed}\n": ":1: tasks: tests_network and",
+    "tasks: {harbor: task, file: x}\n": ":1: tasks: expected one of file, harbor and swebench",
+    "tasks: {file: x, tests_network: none}\nevaluator: {type: session_completed}\n": ":1: tasks: tests_network is",
     "tasks: {harbor: task, tests_network: all}\n": ":1: tasks.tests_network: expected one of none, public; got 'all'",
     "tasks: {harbor: task, network: none}\n": ":1: tasks.network: unknown field; did you mean tests_network?",
-    "instruction: x\nharness: oracle\nevaluator: {type: session_completed}\n": ":2: harness: the oracle runs a Harbor",
+    "instruction: x\nharness: oracle\nevaluator: {type: session_completed}\n": ":2: harness: the oracle runs a task",
     "tasks: {harbor: task}\nharbor: x\n": ":2: harbor: unknown field",
 }
 

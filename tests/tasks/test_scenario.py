@@ -143,11 +143,11 @@ BAD = {
     ),
     "unknown evaluator": (
         "instruction: hi\nevaluator:\n  run: x\n  type: comand\n",
-        ":4: evaluator.type: expected one of command, session_completed, python, answer, harbor; got 'comand'",
+        ":4: evaluator.type: expected one of command, session_completed, python, answer, harbor, swebench; got 'comand'",
     ),
     "evaluator without type": (
         "instruction: hi\nevaluator:\n  run: x\n",
-        ":2: evaluator.type: expected one of command, session_completed, python, answer, harbor, but it is not there",
+        ":2: evaluator.type: expected one of command, session_completed, python, answer, harbor, swebench, but it is not there",
     ),
     "no evaluator": ("instruction: hi\n", ":1: evaluator: expected, but it is not there"),
     "evaluator without command": (

@@ -46,8 +46,8 @@ class Opening:
         """Raises CannotOpen, ScenarioError, HarnessMissing and OSError."""
         scenario = await asyncio.to_thread(self._scenario, assignment)
         instruction, data = assignment.instruction, dict(assignment.data)
-        if scenario.tasks is not None and scenario.tasks.harbor is not None:
-            scenario, given = await asyncio.to_thread(_of_harbor, scenario)
+        if scenario.tasks is not None and scenario.tasks.file is None:
+            scenario, given = await asyncio.to_thread(_one_of, scenario)
             instruction, data = instruction or given.instruction, given.data | data
         harness, sandbox = RUNNABLE[scenario.harness], SANDBOXES[scenario.sandbox]
         installed = await asyncio.to_thread(harness.find)
@@ -55,7 +55,7 @@ class Opening:
         why = refusal(scenario.intercept, sandbox) or (window and too_long(harness, window, HARNESSES.values()))
         if why:
             raise CannotOpen(why)
-        if problems := await asyncio.to_thread(sandbox.check):
+        if problems := await asyncio.to_thread(sandbox.check) or scenario.evaluator.lacks():
             raise SandboxError("; ".join(problems))
         job = Job(
             scenario,
@@ -101,8 +101,10 @@ class Opening:
         return bundled(name)
 
 
-def _of_harbor(scenario: Scenario) -> tuple[Scenario, Task]:
+def _one_of(scenario: Scenario) -> tuple[Scenario, Task]:
+    """Of Harbor tasks or SWE-bench rows."""
     match work_of(scenario):
         case [(made, [task])]:
             return made, task
-    raise ScenarioError(scenario.path, None, "tasks.harbor", "expected one task folder: a task request is one task")
+    what = "expected one task: a task request is one; name it with tasks.only"
+    raise ScenarioError(scenario.path, None, "tasks", what)

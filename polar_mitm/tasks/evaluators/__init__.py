@@ -13,6 +13,7 @@ from polar_mitm.tasks.evaluators.command import Command
 from polar_mitm.tasks.evaluators.harbor import Harbor
 from polar_mitm.tasks.evaluators.python import Python
 from polar_mitm.tasks.evaluators.session_completed import SessionCompleted
+from polar_mitm.tasks.evaluators.swebench import Swebench
 
 __all__ = [
     "EVALUATORS",
@@ -24,9 +25,12 @@ __all__ = [
     "Harbor",
     "Python",
     "SessionCompleted",
+    "Swebench",
 ]
 
-type Evaluator = Annotated[Command | SessionCompleted | Python | Answer | Harbor, Field(discriminator="type")]
+type Evaluator = Annotated[
+    Command | SessionCompleted | Python | Answer | Harbor | Swebench, Field(discriminator="type")
+]
 
 EVALUATORS: dict[str, type[EvaluatorFields]] = {
     "command": Command,
@@ -34,4 +38,5 @@ EVALUATORS: dict[str, type[EvaluatorFields]] = {
     "python": Python,
     "answer": Answer,
     "harbor": Harbor,
+    "swebench": Swebench,
 }

@@ -2,9 +2,9 @@
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, StringConstraints
 
@@ -25,12 +25,9 @@ class Answer(EvaluatorFields):
 
     async def evaluate(self, finished: Finished) -> Evaluation:
         text = finished.answer.read_text(encoding="utf-8", errors="replace")
-        expected = self.expected
+        expected = self.expected if self.expected is not None else self._of(finished.task)
         if expected is None:
-            value = finished.task.get(self.expected_field or "")
-            if value is None or isinstance(value, dict | list):
-                return Evaluation.failed(f"the task has no expected answer in its field {self.expected_field!r}")
-            expected = str(value)
+            return Evaluation.failed(f"the task has no expected answer in its field {self.expected_field!r}")
         if problem := self._problem(expected):
             return Evaluation.failed(problem)
         return Evaluation.of("answer", float(self._matches(text, expected)))
@@ -40,6 +37,21 @@ class Answer(EvaluatorFields):
             return [("expected", "expected one of expected and expected_field")]
         problem = self._problem(self.expected) if self.expected is not None else None
         return [("expected", problem)] if problem else []
+
+    def problem_with(self, task: Mapping[str, Any]) -> tuple[str, str] | None:
+        if self.expected_field is None:
+            return None
+        expected = self._of(task)
+        if expected is None:
+            known = ", ".join(task) or "none"
+            what = f"expected the answer (evaluator.expected_field); the fields are {known}"
+        else:
+            what = self._problem(expected) or ""
+        return (self.expected_field, what) if what else None
+
+    def _of(self, task: Mapping[str, Any]) -> str | None:
+        value = task.get(self.expected_field or "")
+        return None if value is None or isinstance(value, dict | list) else str(value)
 
     def _problem(self, expected: str) -> str | None:
         match self.match:

@@ -9,9 +9,10 @@ from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict
 
-from polar_mitm.capture.folder import RewardFrom
+from polar_mitm.capture.folder import RewardFrom, SessionFolder
 from polar_mitm.sandboxes import Sandbox
 from polar_mitm.tasks.harbor.place import HarborPlace
+from polar_mitm.tasks.swebench.setting import Setting
 
 
 @dataclass(slots=True, frozen=True)
@@ -37,6 +38,10 @@ class Finished:
     """What the paths in an evaluator's fields are relative to: the scenario's folder."""
     harbor: HarborPlace | None = None
     """Of a Harbor task: where it was worked on."""
+    swebench: Setting | None = None
+    """Of a SWE-bench row: the row, and how it is run."""
+    folder: SessionFolder | None = None
+    """The session's, for what an evaluator keeps beside its rewards."""
 
 
 @dataclass(slots=True)
@@ -83,6 +88,15 @@ class EvaluatorFields(BaseModel):
         """Grade. What goes wrong on the way is a failed evaluation, not an exception."""
         raise NotImplementedError
 
+    def lacks(self) -> list[str]:
+        """What of this machine's it needs and does not find, each with the mend; asked before a run."""
+        return []
+
     def problems(self, task_folder: Path) -> Sequence[tuple[str, str]]:
         """Fields that name what is not there, each with what was expected; asked when the scenario is loaded."""
         return ()
+
+    def problem_with(self, task: Mapping[str, Any]) -> tuple[str, str] | None:
+        """A field of this line of a task set that it could not grade by, with what was expected; asked when it is
+        read."""
+        return None
