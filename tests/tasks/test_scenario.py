@@ -8,7 +8,7 @@ import pytest
 from polar_mitm.harnesses import HARNESSES, RUNNABLE, Assignment, McpServer
 from polar_mitm.harnesses.actions import Action, EditFile, ListFolder, ReadFile, Shell, WriteFile
 from polar_mitm.tasks.errors import ScenarioError
-from polar_mitm.tasks.evaluators import Command, SessionCompleted
+from polar_mitm.tasks.evaluators import EVALUATORS, Command, SessionCompleted
 from polar_mitm.tasks.reading import bundled, load
 from polar_mitm.tasks.script import Step
 
@@ -143,11 +143,11 @@ BAD = {
     ),
     "unknown evaluator": (
         "instruction: hi\nevaluator:\n  run: x\n  type: comand\n",
-        ":4: evaluator.type: expected one of command, session_completed, python, answer, harbor, swebench; got 'comand'",
+        f":4: evaluator.type: expected one of {', '.join(EVALUATORS)}; got 'comand'",
     ),
     "evaluator without type": (
         "instruction: hi\nevaluator:\n  run: x\n",
-        ":2: evaluator.type: expected one of command, session_completed, python, answer, harbor, swebench, but it is not there",
+        f":2: evaluator.type: expected one of {', '.join(EVALUATORS)}, but it is not there",
     ),
     "no evaluator": ("instruction: hi\n", ":1: evaluator: expected, but it is not there"),
     "evaluator without command": (
