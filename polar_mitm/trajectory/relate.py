@@ -12,7 +12,7 @@ from itertools import islice
 from polar_mitm.trajectory.ends import EndTokens
 from polar_mitm.trajectory.parents import RIVALS, Parents
 from polar_mitm.trajectory.seen import Seen, Session, repeated, side
-from polar_mitm.trajectory.summary import caller_of, quotes
+from polar_mitm.trajectory.summary import LOOKED_AT, caller_of, quotes, summed_up
 from polar_mitm.trajectory.trace import Relation
 
 
@@ -56,6 +56,7 @@ class _Relating:
         self.compactions: list[Seen] = []
         self.askers: list[Seen] = []
         """Calls that asked for tools."""
+        self.turns: list[Seen] = []
         self.resumed: dict[str, Seen] = {}
         """By compaction, the call that a conversation began with after it."""
 
@@ -73,10 +74,10 @@ class _Relating:
         link = self._continued(call)
         if side(call):
             link.relation = "side_request"
-        elif compaction := self._compaction(call, link.parent):
+        elif compaction := self._compaction(link):
             link.relation, link.source = "compacted", compaction
-            if link.parent is None or link.parent.number < compaction.number:
-                link.parent = self.links[compaction.call_id].parent
+            if link.parent is None or link.parent.number <= compaction.number:
+                link.parent = self.links[compaction.call_id].parent or self._summed_up(compaction)
                 link.shared = self.parents.shared(call, link.parent) if link.parent else 0
                 link.tokens = self._tokens(call, link.parent, link.shared) if link.parent else "root"
         elif call.kind == "subagent" and (link.parent is None or link.parent.agent != call.agent):
@@ -115,8 +116,11 @@ class _Relating:
             if call.caller is None or other.agent in (None, call.caller):
                 yield other
 
-    def _compaction(self, call: Seen, parent: Seen | None) -> Seen | None:
+    def _compaction(self, link: Link) -> Seen | None:
         """The compaction that this conversation begins after: one it quotes, or else the last that nothing followed."""
+        call, parent = link.call, link.parent
+        if parent in self.compactions and link.tokens == "diverges":
+            return parent  # its summary is the last answer, and its own request is no part of this one
         latest = list(islice((c for c in reversed(self.compactions) if c.agent == call.agent), RIVALS))
         latest = [compaction for compaction in latest if parent is None or parent.number < compaction.number]
         if quoted := next((c for c in latest if quotes(self.session, call, c)), None):
@@ -127,6 +131,19 @@ class _Relating:
             first = self.resumed.get(compaction.call_id)
             if first is None or first.prompt is call.prompt:
                 return compaction
+        return None
+
+    def _summed_up(self, compaction: Seen) -> Seen | None:
+        """The last turn of the conversation that a compaction with no parent, whose request is one text, tells of."""
+        before = (turn for turn in reversed(self.turns) if turn.number < compaction.number)
+        turns = list(islice((turn for turn in before if turn.agent == compaction.agent), LOOKED_AT))
+        told = summed_up(self.session, compaction, turns)
+        for turn in turns:
+            at: Seen | None = turn
+            while told is not None and at is not None and at.number > told.number:
+                at = self.links[at.call_id].parent
+            if at is told:
+                return turn  # which the request may leave out: the last words are kept as they are
         return None
 
     def _remember(self, link: Link) -> None:
@@ -142,6 +159,7 @@ class _Relating:
         if call.tool_calls and not side(call):
             self.askers.append(call)
         if call.sampled and not side(call):
+            self.turns.append(call)
             self._group(link)
 
     def _group(self, link: Link) -> None:

@@ -25,12 +25,27 @@ def caller_of(session: Session, call: Seen, callers: Iterable[Seen]) -> Seen | N
 
 
 def quotes(session: Session, call: Seen, compaction: Seen) -> bool:
-    """Whether a message of this conversation repeats most lines of the summary."""
+    """Whether a message of this conversation repeats most lines of the summary, or an assistant's message is it:
+    opencode lets the summary answer a question that nobody asked."""
     lines = [line for line in map(str.strip, compaction.text.splitlines()) if len(line) >= TELLING]
     if not lines:
         return False
-    said = "\n".join(text_in(message) for message in session.messages(call) if message.get("role") != "assistant")
-    return 2 * sum(line in said for line in lines) >= len(lines)
+    messages = session.messages(call)
+    said = "\n".join(text_in(message) for message in messages if message.get("role") != "assistant")
+    if 2 * sum(line in said for line in lines) >= len(lines):
+        return True
+    answers = (text_in(message).strip() for message in messages if message.get("role") == "assistant")
+    return compaction.text.strip() in answers
+
+
+def summed_up(session: Session, compaction: Seen, turns: Iterable[Seen]) -> Seen | None:
+    """The latest of the turns that this compaction tells of in a text of its own: what one said or did stands there."""
+    told = [text_in(message) for message in session.messages(compaction) if message.get("role") == "user"]
+    for turn in islice(turns, LOOKED_AT):
+        said = [text for text in (turn.text.strip(), *_arguments(turn)) if len(text) >= TELLING]
+        if any(text in one for text in said for one in told):
+            return turn
+    return None
 
 
 def _holds(told: Iterable[str], text: str) -> bool:

@@ -5,9 +5,11 @@ Both scenarios are scripted, so that it is known which calls there must be.
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from polar_mitm.capture.record import Call
+from polar_mitm.harnesses import HARNESSES
+from polar_mitm.trajectory.builders import build
 from tests.live.polar import SCENARIOS, Left
 
 SUB_AGENTS: Final = ("claude-code", "codex", "qwen-code", "gemini-cli", "opencode")
@@ -59,6 +61,7 @@ def wrong_with_sub_agent(harness: str, there: Left) -> str:
         "the main agent's turns do not continue each other": chained(turns),
         "the sub-agent's turns do not continue each other": chained(subs),
         "the ids of the two agents": named(harness, turns, subs),
+        "the sub-agent's trace does not name the call that started it": started(harness, there, turns),
     }
     return "; ".join(what for what, right in checks.items() if not right)
 
@@ -75,9 +78,35 @@ def wrong_with_compaction(harness: str, there: Left) -> str:
         "each step is taken once": forced(turns) == 4,
         "the summary is the scripted one": forced(compactions) == len(compactions) > 0,
         "no conversation began anew": len(roots) == 1 + len(compactions) or harness == "qwen-code",
+        "a compacted conversation does not name its compaction, and what was compacted": resumed(there, compactions),
         "the window's number does not rise": harness != "codex" or windows(turns) == list(range(len(roots))),
     }
     return "; ".join(what for what, right in checks.items() if not right)
+
+
+def started(harness: str, there: Left, turns: list[Call]) -> bool:
+    """Whether the sub-agent's trace names the turn that called the harness's tool for it, and the trace of that."""
+    tool, _ = HARNESSES[harness].delegate("")
+    asked = [
+        turn.identity.call_id for turn in turns if turn.response and tool in map(name_of, turn.response.tool_calls)
+    ]
+    traces = build(there.folder.path).traces
+    main = {trace.trace_id for trace in traces if trace.lineage.within == "main"}
+    subs = [trace.lineage for trace in traces if trace.lineage.kind == "subagent"]
+    return bool(subs) and all([one.of_call] == asked and one.of_trace in main for one in subs)
+
+
+def resumed(there: Left, compactions: list[Call]) -> bool:
+    """Whether after each compaction a trace begins that names it, and the trace before it."""
+    traces = build(there.folder.path).traces
+    begun = [trace.lineage for trace in traces if trace.lineage.kind == "compaction"]
+    main = {trace.trace_id for trace in traces if trace.lineage.within == "main"}
+    named = [one.of_call for one in begun]
+    return named == [call.identity.call_id for call in compactions] and all(one.of_trace in main for one in begun)
+
+
+def name_of(tool_call: Mapping[str, Any]) -> str:
+    return str(tool_call["function"]["name"])
 
 
 def kinds(calls: Iterable[Call]) -> set[str]:

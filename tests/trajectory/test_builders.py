@@ -198,6 +198,33 @@ def test_a_compaction_is_a_side_request_and_what_follows_names_it(tmp_path: Path
     assert new.broken_by and new.broken_by.cause == "compaction"
 
 
+def test_a_compaction_by_another_agent_names_the_conversation_that_it_tells_of(tmp_path: Path) -> None:
+    """pi and opencode send the conversation as one text; opencode's summary comes back as an assistant's message."""
+    world, talk = World(), World().talk()
+    world.answer(talk, "", tool="shell", arguments='{"cmd":"seq 10001 11500"}')
+    world.answer(talk.tool("10001 10002"), "Both lists are printed.")
+    summing = world.talk(system="You sum up.", user="[tool call] shell seq 10001 11500", kind="compaction")
+    compaction = world.answer(summing, "One list was printed.")
+    after = world.talk(user="What did we do so far?")
+    after.messages.append({"role": "assistant", "content": "One list was printed."})
+    world.answer(after.user("Go on."), "Done.")
+    main, _, new = build(world.write(tmp_path)).traces
+    assert (new.lineage.kind, new.lineage.of_trace) == ("compaction", main.trace_id)
+    assert new.lineage.of_call == compaction.identity.call_id
+    assert new.broken_by and new.broken_by.cause == "compaction"
+
+
+def test_a_compaction_that_tells_of_nothing_that_was_said_is_of_no_trace(tmp_path: Path) -> None:
+    world, talk = World(), World().talk()
+    world.answer(talk, "One list was printed.")
+    world.answer(
+        world.talk(system="You sum up.", user="Something else.", kind="compaction"), "All of it is done by now."
+    )
+    world.answer(world.talk(user="Before: All of it is done by now."), "Done.")
+    new = build(world.write(tmp_path)).traces[-1]
+    assert (new.lineage.kind, new.lineage.of_trace) == ("compaction", None)
+
+
 def test_sub_agents_have_their_own_traces_and_name_the_call_that_asked_for_them(tmp_path: Path) -> None:
     world, talk = World(), World().talk()
     caller = world.answer(talk, "", tool="task", arguments='{"a":"count the blue files","b":"count the red files"}')
