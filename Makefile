@@ -7,6 +7,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 UV := 0.13.9
 HARNESSES := pi pi-frozen claude-code codex qwen-code gemini-cli opencode mini-swe-agent
+PYTEST = $(BIN)/python -m pytest --numprocesses logical --maxprocesses 4 --dist loadfile
 UV_INSTALL := $(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps
 
 # The first interpreter of at least 3.12 that really runs: a pyenv shim can exist and still refuse.
@@ -30,11 +31,11 @@ test: setup ## all set-up, then linters and every test, the live ones on a real 
 	@$(BIN)/polar evaluator install swebench
 	@$(BIN)/python -m tests.loaders.environments
 	@$(MAKE) --no-print-directory browser postgres lint
-	$(BIN)/python -m pytest $(TESTS)
+	$(PYTEST) $(TESTS)
 
 .PHONY: test-fast
 test-fast: $(READY) postgres ## the tests that need no engine, harness, sandbox or browser
-	$(BIN)/python -m pytest -m "not live and not browser" $(TESTS)
+	$(PYTEST) -m "not live and not browser" $(TESTS)
 
 .PHONY: lint
 lint: $(READY) ## ruff, mypy, import-linter
