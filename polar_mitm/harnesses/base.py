@@ -208,6 +208,10 @@ def refusals(harness: Harness, mode: Mode, assignment: Assignment) -> list[str]:
     return found
 
 
+PATIENCE_MS = 3_600_000
+"""How long a harness with a limit of its own is told to wait for an answer: as long as polar waits for the engine."""
+
+
 def answer_budget(max_model_len: int, ceiling: int) -> int:
     """Tokens to allow one answer: a quarter of the window, so that a conversation has room, up to the harness's own."""
     return max(256, min(ceiling, max_model_len // 4))

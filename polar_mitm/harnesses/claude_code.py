@@ -17,7 +17,7 @@ from polar_mitm.harnesses.actions import (
     WriteFile,
     in_shell,
 )
-from polar_mitm.harnesses.base import Access, Assignment, Facts, Installed, Npm, Prepared, answer_budget
+from polar_mitm.harnesses.base import PATIENCE_MS, Access, Assignment, Facts, Installed, Npm, Prepared, answer_budget
 from polar_mitm.harnesses.environment import environment
 from polar_mitm.harnesses.events import events, texts
 from polar_mitm.harnesses.npm import find_binary
@@ -63,8 +63,6 @@ prompt, and compact at every turn. Told of so much more, it compacts when no ans
 
 MAX_ANSWER = 32_000
 """Claude Code's own limit for a model it does not know."""
-PATIENCE_MS = 3_600_000
-"""As long as polar's own limit of an hour."""
 
 
 def find() -> Installed:
@@ -84,7 +82,7 @@ def prepare(installed: Installed, access: Access, layout: Layout, assignment: As
         # The window of a model it does not know; else it assumes 200 000 and never compacts in time.
         "CLAUDE_CODE_MAX_CONTEXT_TOKENS": str(access.max_model_len + SPARE),
         "CLAUDE_CODE_MAX_OUTPUT_TOKENS": str(answer_budget(access.max_model_len, MAX_ANSWER)),
-        # Pings are no sign of life to it: after 300 s of nothing else it asks again, and soon leaves.
+        # Pings are no sign of life to it: after 611 s of nothing else it asks again.
         "CLAUDE_STREAM_IDLE_TIMEOUT_MS": str(PATIENCE_MS),
     }
     if access.mode == "base-url":

@@ -3,19 +3,21 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from polar_mitm.harnesses.claude_code import PATIENCE_MS
+from polar_mitm.harnesses.base import PATIENCE_MS
 
 BASE_URL = {
     "claude-code": (
         "ANTHROPIC_BASE_URL={base} ANTHROPIC_API_KEY=polar CLAUDE_STREAM_IDLE_TIMEOUT_MS={patience} claude -p"
     ),
     "codex": "CODEX_API_KEY=polar codex exec -c openai_base_url='\"{base}/v1\"' -c model='\"local\"'",
-    "qwen-code": "OPENAI_BASE_URL={base}/v1 OPENAI_API_KEY=polar OPENAI_MODEL=local qwen",
+    "qwen-code": (
+        "OPENAI_BASE_URL={base}/v1 OPENAI_API_KEY=polar OPENAI_MODEL=local QWEN_STREAM_MAX_LIFETIME_MS={patience} qwen"
+    ),
     "gemini-cli": "GOOGLE_GEMINI_BASE_URL={base} GEMINI_API_KEY=polar gemini",
 }
 PROXY = (
     "ANTHROPIC_API_KEY=polar OPENAI_API_KEY=polar GEMINI_API_KEY=polar "
-    "CLAUDE_STREAM_IDLE_TIMEOUT_MS={patience} "
+    "CLAUDE_STREAM_IDLE_TIMEOUT_MS={patience} QWEN_STREAM_MAX_LIFETIME_MS={patience} "
     "HTTPS_PROXY={proxy} NODE_EXTRA_CA_CERTS={ca} SSL_CERT_FILE={ca} CODEX_CA_CERTIFICATE={ca}"
 )
 """For any harness at its own host: opencode, pi, and those above. Who is logged in leaves the keys out."""

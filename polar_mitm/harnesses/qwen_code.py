@@ -17,7 +17,7 @@ from polar_mitm.harnesses.actions import (
     WriteFile,
     in_shell,
 )
-from polar_mitm.harnesses.base import Access, Assignment, Facts, Installed, Npm, Prepared, answer_budget
+from polar_mitm.harnesses.base import PATIENCE_MS, Access, Assignment, Facts, Installed, Npm, Prepared, answer_budget
 from polar_mitm.harnesses.claude_code import result_or_last_text
 from polar_mitm.harnesses.environment import environment
 from polar_mitm.harnesses.npm import find_script, script_folder
@@ -55,6 +55,8 @@ def prepare(installed: Installed, access: Access, layout: Layout, assignment: As
         "OPENAI_MODEL": access.model,
         "QWEN_CODE_NO_RELAUNCH": "true",  # else it starts itself a second time, with a larger heap
         "QWEN_CODE_SUPPRESS_YOLO_WARNING": "1",
+        # It gives up any answer that is not over after 900 s, whatever comes of it meanwhile.
+        "QWEN_STREAM_MAX_LIFETIME_MS": str(PATIENCE_MS),
     }
     if access.mode == "base-url":
         env["OPENAI_BASE_URL"] = f"{access.base_url}/v1"
