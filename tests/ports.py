@@ -1,14 +1,22 @@
 """Loopback ports for tests that start servers as processes."""
 
+import random
 import socket
 import time
+
+RANGE = (12_000, 32_000)
+"""Below the ports that Linux gives to whoever asks for any: one of those may be gone in the seconds of a start."""
 
 
 def free_port() -> int:
     """A port that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    while True:
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", random.SystemRandom().randrange(*RANGE)))
+            except OSError:
+                continue
+            return int(probe.getsockname()[1])
 
 
 def wait_for_port(port: int, *, seconds: float) -> None:

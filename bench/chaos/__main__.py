@@ -1,4 +1,4 @@
-"""python -m bench.chaos [--sessions 2000] [--faults 200] [--seed 0] [--keep DIR]
+"""python -m bench.chaos [--sessions 2000] [--faults 200] [--seed 0] [--postgresql] [--plant WHAT] [--keep DIR]
 
 Prints its figures. Exit code 1 when anything was lost or doubled, a callback was not delivered or a slot not returned.
 """
@@ -7,10 +7,14 @@ import argparse
 import asyncio
 import sys
 import tempfile
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
+from bench.chaos.plant import PLANTS
 from bench.chaos.run import Plan, run
 from bench.report import show
+from tests.rollout.postgres import cluster
 
 
 def main() -> int:
@@ -21,13 +25,23 @@ def main() -> int:
     parser.add_argument("--pause", type=float, default=0.5, help="seconds between faults")
     parser.add_argument("--limit", type=float, default=1800, help="seconds for all of it")
     parser.add_argument("--keep", type=Path, help="folder for what the processes wrote, which stays")
+    parser.add_argument("--postgresql", action="store_true", help="on a cluster of its own in place of SQLite")
+    parser.add_argument("--plant", choices=PLANTS, help="spoil the database before the check, which has to say so")
     given = parser.parse_args()
-    plan = Plan(given.sessions, given.faults, given.seed, pause_s=given.pause, limit_s=given.limit)
-    with tempfile.TemporaryDirectory(prefix="polar-chaos-") as temporary:
+    plan = Plan(given.sessions, given.faults, given.seed, pause_s=given.pause, limit_s=given.limit, plant=given.plant)
+    with ExitStack() as stack:
+        temporary = stack.enter_context(tempfile.TemporaryDirectory(prefix="polar-chaos-"))
+        if given.postgresql:
+            plan = replace(plan, database=stack.enter_context(cluster()).format("postgres"))
         out = (given.keep or Path(temporary)).absolute()
         out.mkdir(parents=True, exist_ok=True)
         found = asyncio.run(run(plan, out))
-    show(f"chaos, seed {plan.seed}", ("", "count"), [(name, f"{value:,}") for name, value in found.figures.items()])
+    kind = "PostgreSQL" if given.postgresql else "SQLite"
+    show(
+        f"chaos on {kind}, seed {plan.seed}",
+        ("", "count"),
+        [(name, f"{value:,}") for name, value in found.figures.items()],
+    )
     for line in found.wrong[:50]:
         print(line, file=sys.stderr)
     print(f"{len(found.wrong)} things are wrong")

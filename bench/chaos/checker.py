@@ -1,33 +1,59 @@
 """What must be true once all is quiet: nothing lost, nothing doubled, every callback delivered, every slot returned."""
 
 import asyncio
+import errno
 import hashlib
+import os
+import re
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bench.chaos.faults import FULL, Fault
+from bench.chaos.simulated import turns
 from bench.chaos.trainer import Trainer
 
 OPENED = 25
 """Results whose files are fetched and held against their digests."""
 
 
-async def check(
-    trainer: Trainer, ledger: Path, gateways: Sequence[tuple[str, Path]]
-) -> tuple[list[str], dict[str, Any]]:
-    """What is wrong, and figures. `gateways`: the URL and the state folder of each."""
+NO_ROOM = os.strerror(errno.EFBIG)
+"""What a process is told that is kept from writing here."""
+
+AROUND_S = 2.0
+"""Before and after a full disk in which a call may have been recorded that it kept from the file: what is told of a
+session's times comes from two clocks, and the last call is written while the harness ends."""
+
+
+@dataclass(slots=True, frozen=True)
+class World:
+    """What is known of a run but from the server."""
+
+    ledger: Path
+    """Of the sessions that were begun, a line each."""
+    gateways: Sequence[tuple[str, Path]]
+    """The URL and the state folder of each."""
+    faults: Sequence[Fault]
+    answered: Counter[str]
+    """Calls that the engine was asked for, by session."""
+
+
+async def check(trainer: Trainer, world: World) -> tuple[list[str], dict[str, Any]]:
+    """What is wrong, and figures."""
     tasks = await trainer.pages("/v1/tasks")
     sessions = await trainer.pages("/v1/sessions?order=oldest")
     results = await trainer.pages("/v1/results")
     late = await trainer.pages("/v1/results?late=true")
-    begun = await asyncio.to_thread(_begun, ledger)
+    begun = await asyncio.to_thread(_begun, world.ledger)
     wrong = [
         *_tasks(trainer, tasks),
         *_samples(trainer, sessions),
         *_results(results, sessions, begun),
+        *_calls(results, world),
         *_callbacks(trainer),
-        *[line async for line in _slots(trainer, gateways)],
+        *[line async for line in _slots(trainer, world.gateways)],
         *[line async for line in _files(trainer, results)],
     ]
     statuses = Counter(session["status"] for session in sessions)
@@ -40,6 +66,8 @@ async def check(
         "error": statuses["error"],
         "late results, kept aside": len(late) - len(results),
         "usable": sum(session["usable"] and session["counts"] for session in sessions),
+        "calls": sum(result["calls"] for result in results),
+        "masked, their calls not written for a full disk": sum(result["masked"] is not None for result in results),
     }
 
 
@@ -93,9 +121,35 @@ def _results(
         yield "the numbers of results do not grow"
     yield from (f"session {name} was begun {n} times" for name, n in begun.items() if n > 1)
     yield from (f"session {name} has a result and was never begun" for name in counting - begun.keys())
+
+
+def _calls(results: Sequence[dict[str, Any]], world: World) -> Iterator[str]:
+    """Each call of each session is in its file and in its traces; where one is not, the session says so and why, and
+    what it says did happen to its gateway then."""
     for result in results:
-        if not result["masked"] and not result["trained_tokens"]:  # calls that could not be kept mask their session
-            yield f"session {result['session']['session_id']} has no calls, and nothing says why"
+        session_id = result["session"]["session_id"]
+        made, asked, kept = turns(session_id), world.answered[session_id], result["calls"]
+        if asked != made:
+            yield f"session {session_id} made {made} calls, and the engine was asked {asked} times"
+        if kept > made:
+            yield f"session {session_id} made {made} calls, and has {kept}"
+        if result["masked"] is None:
+            if kept != made or not result["trained_tokens"] or result["trained_tokens"] != result["response_tokens"]:
+                tokens = f"{result['trained_tokens']} of {result['response_tokens']} tokens are trained"
+                yield f"session {session_id} made {made} calls, has {kept}, {tokens}, and nothing says why"
+        elif not result["masked"].startswith("poisoned: ") or NO_ROOM not in result["masked"]:
+            yield f"session {session_id} is masked for no fault: {result['masked']}"
+        elif not _was_full(result["session"], world.faults):
+            yield f"session {session_id} is masked for a full disk that it never met: {result['masked']}"
+
+
+def _was_full(session: dict[str, Any], faults: Sequence[Fault]) -> bool:
+    """Whether its gateway could write no file for a while when it had the session."""
+    began, ended = session["times"]["assigned_at"] - AROUND_S, session["times"]["finished_at"] + AROUND_S
+    return any(
+        fault.kind == FULL and fault.target == session["gateway"] and fault.began <= ended and fault.ended >= began
+        for fault in faults
+    )
 
 
 def _callbacks(trainer: Trainer) -> Iterator[str]:
@@ -123,6 +177,10 @@ async def _slots(trainer: Trainer, gateways: Sequence[tuple[str, Path]]) -> Asyn
             yield f"{state.name} holds {held}"
         if left := await asyncio.to_thread(_unanswered, state):
             yield f"{state.name} has {left} reports that were never answered"
+        figures = (await trainer.fetch("/metrics", url=url)).decode()
+        taken = dict(re.findall(r'^polar_gateway_places_taken{stage="(\w+)"} (\S+)$', figures, re.MULTILINE))
+        if set(taken.values()) != {"0.0"}:
+            yield f"{state.name} has places that nobody gave back: {taken}"
 
 
 def _unanswered(state: Path) -> int:

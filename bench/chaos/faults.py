@@ -2,12 +2,14 @@
 
 import asyncio
 import random
+import time
 from collections import Counter
 from dataclasses import dataclass, field
 
 from bench.chaos.processes import Program
 from bench.chaos.relay import Relay
 
+FULL = "gateway's disk full"
 KINDS = (
     "kill gateway",
     "kill server",
@@ -15,11 +17,22 @@ KINDS = (
     "pause server",
     "cut connections",
     "no network",
-    "gateway's disk full",
+    FULL,
     "server's disk full",
 )
 LONGEST_S = 4.0
 """Of a fault that lasts. A gateway that is silent for two seconds is given up on here."""
+
+
+@dataclass(slots=True, frozen=True)
+class Fault:
+    """One that is over. Times are Unix seconds."""
+
+    kind: str
+    target: str
+    """The process it was done to; that behind the stretch of network; `all`."""
+    began: float
+    ended: float
 
 
 @dataclass(slots=True)
@@ -27,10 +40,15 @@ class Faults:
     server: Program
     gateways: list[Program]
     relays: list[Relay]
+    """The server's, then the gateways' in their order."""
     dice: random.Random
-    done: Counter[str] = field(default_factory=Counter)
+    done: list[Fault] = field(default_factory=list)
     cut_off: int = 0
     """Connections."""
+
+    @property
+    def counts(self) -> Counter[str]:
+        return Counter(fault.kind for fault in self.done)
 
     async def one(self) -> None:
         """One fault, to its end: what was ended runs again, and what was kept from something has it back."""
@@ -38,6 +56,7 @@ class Faults:
         gateway, relay = self.dice.choice(self.gateways), self.dice.choice(self.relays)
         lasts = self.dice.uniform(0.1, LONGEST_S)
         target = gateway if "gateway" in kind else self.server
+        began, struck = time.time(), target.name
         match kind.split():
             case ["kill", _]:
                 target.kill()
@@ -51,9 +70,11 @@ class Faults:
                 finally:
                     target.go_on()
             case ["cut", _]:
+                struck = "all"
                 for each in self.relays:
                     self.cut_off += each.cut()
             case ["no", _]:
+                struck = [self.server, *self.gateways][self.relays.index(relay)].name
                 relay.dark = True
                 self.cut_off += relay.cut()
                 try:
@@ -66,7 +87,7 @@ class Faults:
                     await asyncio.sleep(lasts)
                 finally:
                     target.free_disk()
-        self.done[kind] += 1
+        self.done.append(Fault(kind, struck, began, time.time()))
 
     def mend(self) -> int:
         """Begin what has ended by itself meanwhile; how many those were."""

@@ -3,27 +3,31 @@
 import asyncio
 import os
 import random
-import socket
+import re
 import time
+from collections import Counter
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bench.chaos.checker import check
+from bench.chaos.checker import World, check
 from bench.chaos.faults import Faults
+from bench.chaos.plant import plant
 from bench.chaos.processes import Program, rollout_server
 from bench.chaos.relay import Relay
 from bench.chaos.simulated import serve
 from bench.chaos.trainer import Trainer, Unavailable
 from polar_mitm.rollout.gateway.settings import Settings, Workers
 from tests.fakes.vllm import FakeVllm, Reply
+from tests.ports import free_port
 
 TOKEN = "the-token-of-the-chaos"
 HEARTBEAT_S = 1.0
 CALL_S = 0.05
 LOOK_S = 1.0
 CHECK_S = 120.0
+NAMED = re.compile(r"This is (\S+)\. Say hello")
 
 
 @dataclass(slots=True, frozen=True)
@@ -39,6 +43,10 @@ class Plan:
     pause_s: float = 0.5
     """Between faults, on average."""
     limit_s: float = 1800.0
+    database: str | None = None
+    """A URL, for the server; None is its own SQLite file."""
+    plant: str | None = None
+    """What is spoiled in the database before the check, by its name in `plant`."""
 
 
 @dataclass(slots=True)
@@ -54,16 +62,18 @@ async def run(plan: Plan, out: Path) -> Found:
     async with AsyncExitStack() as stack:
         engine = await stack.enter_async_context(FakeVllm(Reply(delay_s=CALL_S)))
         os.environ["POLAR_ROLLOUT_TOKEN"] = TOKEN
-        port = _free_port()
+        port = free_port()
         state = out / "server"
-        arguments = ["--state", str(state), "--port", str(port), "--heartbeat", str(HEARTBEAT_S)]
+        database = plan.database or f"sqlite:///{state / 'rollout.db'}"
+        arguments = ["--state", str(state), "--database", database, "--port", str(port)]
+        arguments += ["--heartbeat", str(HEARTBEAT_S)]
         server = Program("server", rollout_server, (arguments,), out / "server.log", port)
         front = await stack.enter_async_context(Relay(port))
         ledger = out / "ledger"
         gateways, relays, places = [], [front], []
         workers = Workers(preparing=4, ready=4, running=plan.running, grading=4, waiting=plan.running)
         for number in range(plan.gateways):
-            own = _free_port()
+            own = free_port()
             relay = await stack.enter_async_context(Relay(own))
             settings = Settings(
                 server_url=front.url,
@@ -94,18 +104,22 @@ async def run(plan: Plan, out: Path) -> Found:
                 await _calm(trainer)
                 await trainer.submit("calm", plan.gateways * workers.capacity)
                 await _calm(trainer)
+                if plan.plant:
+                    server.kill()
+                    await asyncio.to_thread(plant, plan.plant, database)
+                    server.start()
         except TimeoutError:
             wrong.append(f"it was not quiet within {plan.limit_s:g} s")
             stormed = time.monotonic() - began
         faults.mend()
         try:
             async with asyncio.timeout(CHECK_S):
-                found, figures = await check(trainer, ledger, places)
+                found, figures = await check(trainer, World(ledger, places, faults.done, answered(engine)))
         except TimeoutError:
             found, figures = [f"it could not be checked within {CHECK_S:g} s"], {}
         figures |= {
-            "faults": faults.done.total(),
-            **{f"  {kind}": count for kind, count in sorted(faults.done.items())},
+            "faults": len(faults.done),
+            **{f"  {kind}": count for kind, count in sorted(faults.counts.items())},
             "connections cut": faults.cut_off,
             "starts of processes": sum(program.starts for program in programs),
             "requests sent again by the trainer": trainer.retries,
@@ -152,7 +166,7 @@ async def _calm(trainer: Trainer) -> None:
         await asyncio.sleep(LOOK_S)
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def answered(engine: FakeVllm) -> Counter[str]:
+    """Calls that the engine was asked for, by the session that its prompt names."""
+    named = (NAMED.search(str(request["messages"][-1]["content"])) for request in engine.requests)
+    return Counter(found[1] for found in named if found)

@@ -21,6 +21,11 @@ SLOWEST_S = 0.4
 CALL_S = 30.0
 
 
+def turns(session_id: str) -> int:
+    """How many calls a session makes that is let run to its end."""
+    return random.Random(f"turns of {session_id}").randint(1, 2)
+
+
 class Simulated(Sample):
     """Its reward is 1 for even samples and 0 for odd ones. Whoever is begun is written into the ledger first."""
 
@@ -38,9 +43,10 @@ class Simulated(Sample):
         url = f"http://127.0.0.1:{self.job.proxy.base_url_port}/s/{self.session.id}/v1/chat/completions"
         headers = {"Authorization": f"Bearer {self.session.token}"}
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=CALL_S)) as client:
-            for turn in range(self.dice.randint(1, 2)):
+            for turn in range(turns(self.session.id)):
                 await self._sleep()
-                messages = [{"role": "user", "content": f"Say hello for the {turn + 1}. time."}]
+                said = f"This is {self.session.id}. Say hello for the {turn + 1}. time."
+                messages = [{"role": "user", "content": said}]
                 body = {"model": "fake", "messages": messages, "max_tokens": 16}
                 async with client.post(url, json=body, headers=headers) as answer:
                     if answer.status != 200:

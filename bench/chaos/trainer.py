@@ -101,9 +101,9 @@ class Trainer:
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise Unavailable(str(error)) from error
 
-    async def fetch(self, path: str) -> bytes:
-        """The bytes of a file. Raises aiohttp.ClientError."""
-        async with self._http.get(self.url + path) as answer:
+    async def fetch(self, path: str, url: str | None = None) -> bytes:
+        """The bytes of an answer. Raises aiohttp.ClientError."""
+        async with self._http.get((url or self.url) + path) as answer:
             answer.raise_for_status()
             return await answer.read()
 

@@ -17,6 +17,9 @@ def exposition(pipeline: Pipeline) -> bytes:
     counts = Counter(pipeline.stages.values())
     for stage in STAGES:
         sessions.labels(stage).set(counts[stage])
+    places = Gauge("polar_gateway_places_taken", "Places that sessions have, by stage.", ["stage"], registry=registry)
+    for name, taken in pipeline.taken.items():
+        places.labels(name).set(taken)
     Gauge("polar_gateway_capacity", "Sessions that can be held at once.", registry=registry).set(
         pipeline.workers.capacity
     )

@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Literal, Protocol
 
 from polar_mitm.capture.session import Ending, SessionFolder, SessionLog, SessionRecord
 from polar_mitm.client.models import Stage, StageTimes
@@ -61,6 +61,21 @@ class Busy(Refused):
 
 class Draining(Refused):
     """No more sessions are taken."""
+
+
+class Places(asyncio.Semaphore):
+    """The places of a stage, and how many are taken."""
+
+    taken = 0
+
+    async def acquire(self) -> Literal[True]:
+        await super().acquire()
+        self.taken += 1
+        return True
+
+    def release(self) -> None:
+        self.taken -= 1
+        super().release()
 
 
 @dataclass(slots=True, eq=False)
@@ -120,14 +135,20 @@ class Pipeline:
         self._open = open_sample
         self._done = done
         self._past: OrderedDict[str, None] = OrderedDict()
-        self._preparing = asyncio.Semaphore(workers.preparing)
-        self._ahead = asyncio.Semaphore(workers.running + workers.ready)
-        self._running = asyncio.Semaphore(workers.running)
-        self._grading = asyncio.Semaphore(workers.grading)
+        self._preparing = Places(workers.preparing)
+        self._ahead = Places(workers.running + workers.ready)
+        self._running = Places(workers.running)
+        self._grading = Places(workers.grading)
 
     @property
     def stages(self) -> dict[str, Stage]:
         return {session_id: held.stage for session_id, held in self.held.items()}
+
+    @property
+    def taken(self) -> dict[str, int]:
+        """Places that sessions have now; `ahead`: of those that are prepared or run."""
+        pools = {"preparing": self._preparing, "ahead": self._ahead, "running": self._running, "grading": self._grading}
+        return {name: pool.taken for name, pool in pools.items()}
 
     def stage(self, session_id: str) -> Stage | None:
         """Of a session that is here or was; None of one that never was."""

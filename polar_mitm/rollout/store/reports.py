@@ -114,6 +114,9 @@ async def take_report(transaction: Transaction, report: Report) -> Taken:
         return Taken("duplicate", effects)
     row = {"session_id": report.session_id, "body": dumps(report.model_dump(mode="json")).decode()}
     await transaction.connection.execute(insert(results), row)
+    times = dumps(report.times.model_dump(exclude_none=True)).decode()
+    reported = update(sessions).where(sessions.c.id == session.id)
+    await transaction.connection.execute(reported.values(times=times))
     how = _how(report, session)
     if session.state != "done":
         await end(transaction, session, how, effects)

@@ -50,9 +50,10 @@ def task_of(row: Row[Any], live: int = 0, body: str | None = None) -> Task:
 
 
 def session_of(row: Row[Any], stage: str | None = None, times: StageTimes | None = None) -> Session:
-    """`stage`: where its gateway says it is."""
+    """`stage` and `times`: what its gateway has told of a session that it has."""
     where = {"queued": "queued", "live": stage or "assigned", "done": "done"}[row.state]
-    known = {"queued_at": row.queued_at, "assigned_at": row.assigned_at, "finished_at": row.finished_at}
+    reported = loads(row.times) if row.times else {}
+    known = {"queued_at": row.queued_at, "assigned_at": row.assigned_at}
     return Session.model_validate(
         {
             "session_id": row.session_id,
@@ -69,7 +70,7 @@ def session_of(row: Row[Any], stage: str | None = None, times: StageTimes | None
             "usable": row.usable,
             "counts": row.counts,
             "seq": row.seq,
-            "times": (times.model_dump() if times else {}) | known,
+            "times": {"finished_at": row.finished_at} | (times.model_dump() if times else reported) | known,
         }
     )
 
@@ -81,7 +82,7 @@ def result_of(row: Row[Any]) -> Result:
     report = Report.model_validate(loads(row.body))
     return Result(
         seq=row.seq,
-        session=session_of(row, times=report.times),
+        session=session_of(row),
         rewards=report.rewards,
         evaluation_error=report.evaluation_error,
         masked=report.masked,

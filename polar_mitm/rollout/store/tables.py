@@ -102,6 +102,8 @@ sessions = Table(
     Column("queued_at", Double, nullable=False),
     Column("assigned_at", Double),
     Column("finished_at", Double),
+    Column("times", Text),
+    # StageTimes as its gateway reported them, without those it lacks; null without a report.
     UniqueConstraint("task_id", "sample", "attempt"),
 )
 Index("ix_sessions_task_id_id", sessions.c.task_id, sessions.c.id)

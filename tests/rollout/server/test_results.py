@@ -45,7 +45,9 @@ async def test_results_come_whole(on: On) -> None:
     first = whole["results"][0]
     assert (first["rewards"], first["trained_tokens"], first["trajectory"]) == ({"reward": 1.0}, 10, None)
     assert first["record"]["session_id"] == first["session"]["session_id"]
-    assert first["session"]["times"]["running_at"] == 1.0
+    listed = (await on.get(f"/v1/tasks/{task['task_id']}/sessions"))["items"]
+    for session in (first["session"], *listed):
+        assert (session["times"]["running_at"], session["times"]["finished_at"]) == (1.0, 2.0)
     with_them = await on.get(f"/v1/tasks/{task['task_id']}/results", trajectory=True)
     assert [r["trajectory"]["traces"] for r in with_them["results"]] == [TRAJECTORY["traces"]] * 3
 

@@ -6,6 +6,7 @@ const STAGES = ["queued", "assigned", "waiting", "preparing", "ready", "running"
 const KEPT = 4000; // rewards drawn
 const rewards = [];
 let after = 0;
+let clock = null; // the server's
 let chosenTask = null;
 let chosenSession = null;
 
@@ -140,7 +141,8 @@ async function showTask() {
   const heads = [["session"], ["sample", "number"], ["attempt", "number"], ["stage"], ["status"], ["reward", "number"], ["ran", "number"], ["gateway"], ["why"]];
   table("sessions", heads, page.items.map((one) => {
     const name = button(one.session_id, () => { chosenSession = one.session_id; look(); });
-    const ran = seconds(one.times.running_at, one.times.grading_at || one.times.finished_at);
+    const now = one.stage === "running" ? clock : null;
+    const ran = seconds(one.times.running_at, one.times.grading_at || one.times.finished_at || now);
     return [name, one.sample, one.attempt, one.stage, [one.status || "-", one.status || ""], number(one.reward), ran, one.gateway, one.status_reason || ""];
   }));
 }
@@ -177,6 +179,7 @@ async function look() {
   looking = true;
   try {
     const [overview, gateways, tasks] = await Promise.all([get("v1/overview"), get("v1/gateways"), get("v1/tasks?limit=50"), readRewards()]);
+    clock = overview.at;
     showOverview(overview);
     showGateways(Array.isArray(gateways) ? gateways : gateways.items);
     showTasks(tasks.items);
