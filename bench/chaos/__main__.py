@@ -1,4 +1,4 @@
-"""python -m bench.chaos [--sessions 2000] [--faults 200] [--seed 0] [--postgresql] [--plant WHAT] [--keep DIR]
+"""python -m bench.chaos [--sessions 2000] [--faults 200] [--seed 0] [--postgresql] [--plant WHAT] [--write] [--keep DIR]
 
 Prints its figures. Exit code 1 when anything was lost or doubled, a callback was not delivered or a slot not returned.
 """
@@ -13,8 +13,10 @@ from pathlib import Path
 
 from bench.chaos.plant import PLANTS
 from bench.chaos.run import Plan, run
-from bench.report import show
+from bench.report import machine, markdown, show, write_section
 from tests.rollout.postgres import cluster
+
+COLUMNS = ("", "count")
 
 
 def main() -> int:
@@ -26,6 +28,7 @@ def main() -> int:
     parser.add_argument("--limit", type=float, default=1800, help="seconds for all of it")
     parser.add_argument("--keep", type=Path, help="folder for what the processes wrote, which stays")
     parser.add_argument("--postgresql", action="store_true", help="on a cluster of its own in place of SQLite")
+    parser.add_argument("--write", action="store_true", help="write the figures into docs/benchmarks.md")
     parser.add_argument("--plant", choices=PLANTS, help="spoil the database before the check, which has to say so")
     given = parser.parse_args()
     plan = Plan(given.sessions, given.faults, given.seed, pause_s=given.pause, limit_s=given.limit, plant=given.plant)
@@ -37,11 +40,12 @@ def main() -> int:
         out.mkdir(parents=True, exist_ok=True)
         found = asyncio.run(run(plan, out))
     kind = "PostgreSQL" if given.postgresql else "SQLite"
-    show(
-        f"chaos on {kind}, seed {plan.seed}",
-        ("", "count"),
-        [(name, f"{value:,}") for name, value in found.figures.items()],
-    )
+    rows = [(name.strip(), f"{value:,}") for name, value in found.figures.items()]
+    show(f"chaos on {kind}, seed {plan.seed}", COLUMNS, rows)
+    if given.write:
+        command = " ".join(argument for argument in sys.argv[1:] if argument != "--write")
+        text = f'`make chaos ARGS="{command}"`, on {machine()}: {len(found.wrong)} things were wrong.\n\n'
+        write_section(f"The rollout server under faults, on {kind}", text + markdown(COLUMNS, rows))
     for line in found.wrong[:50]:
         print(line, file=sys.stderr)
     print(f"{len(found.wrong)} things are wrong")

@@ -38,6 +38,8 @@ class World:
     faults: Sequence[Fault]
     answered: Counter[str]
     """Calls that the engine was asked for, by session."""
+    logs: Sequence[Path] = ()
+    """What each process has written."""
 
 
 async def check(trainer: Trainer, world: World) -> tuple[list[str], dict[str, Any]]:
@@ -55,6 +57,7 @@ async def check(trainer: Trainer, world: World) -> tuple[list[str], dict[str, An
         *_callbacks(trainer),
         *[line async for line in _slots(trainer, world.gateways)],
         *[line async for line in _files(trainer, results)],
+        *await asyncio.to_thread(_logs, world.logs),
     ]
     statuses = Counter(session["status"] for session in sessions)
     return wrong, {
@@ -181,6 +184,12 @@ async def _slots(trainer: Trainer, gateways: Sequence[tuple[str, Path]]) -> Asyn
         taken = dict(re.findall(r'^polar_gateway_places_taken{stage="(\w+)"} (\S+)$', figures, re.MULTILINE))
         if set(taken.values()) != {"0.0"}:
             yield f"{state.name} has places that nobody gave back: {taken}"
+
+
+def _logs(logs: Sequence[Path]) -> list[str]:
+    """No fault that is foreseen ends in a traceback."""
+    counts = [(log.name, log.read_text(errors="replace").count("Traceback")) for log in logs if log.exists()]
+    return [f"{name} has {count} tracebacks" for name, count in counts if count]
 
 
 def _unanswered(state: Path) -> int:

@@ -4,6 +4,7 @@ import asyncio
 import random
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from bench.chaos.processes import Program
@@ -45,6 +46,8 @@ class Faults:
     done: list[Fault] = field(default_factory=list)
     cut_off: int = 0
     """Connections."""
+    restart_database: Callable[[], None] | None = None
+    """Ends it as a crash would, and starts it again; None where it is the server's own file."""
 
     @property
     def counts(self) -> Counter[str]:
@@ -52,7 +55,7 @@ class Faults:
 
     async def one(self) -> None:
         """One fault, to its end: what was ended runs again, and what was kept from something has it back."""
-        kind = self.dice.choice(KINDS)
+        kind = self.dice.choice(KINDS if self.restart_database is None else [*KINDS, "restart database"])
         gateway, relay = self.dice.choice(self.gateways), self.dice.choice(self.relays)
         lasts = self.dice.uniform(0.1, LONGEST_S)
         target = gateway if "gateway" in kind else self.server
@@ -69,6 +72,10 @@ class Faults:
                     await asyncio.sleep(lasts)
                 finally:
                     target.go_on()
+            case ["restart", _]:
+                assert self.restart_database
+                struck = "database"
+                await asyncio.to_thread(self.restart_database)
             case ["cut", _]:
                 struck = "all"
                 for each in self.relays:

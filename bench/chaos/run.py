@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from bench.chaos.trainer import Trainer, Unavailable
 from polar_mitm.rollout.gateway.settings import Settings, Workers
 from tests.fakes.vllm import FakeVllm, Reply
 from tests.ports import free_port
+from tests.rollout.postgres import restart
 
 TOKEN = "the-token-of-the-chaos"
 HEARTBEAT_S = 1.0
@@ -94,6 +96,8 @@ async def run(plan: Plan, out: Path) -> Found:
             program.start()
             stack.callback(program.kill)
         faults = Faults(server, gateways, relays, random.Random(dice.random()))
+        if plan.database:
+            faults.restart_database = partial(restart, plan.database)
         wrong = []
         try:
             async with asyncio.timeout(plan.limit_s):
@@ -114,7 +118,8 @@ async def run(plan: Plan, out: Path) -> Found:
         faults.mend()
         try:
             async with asyncio.timeout(CHECK_S):
-                found, figures = await check(trainer, World(ledger, places, faults.done, answered(engine)))
+                logs = [program.log for program in programs]
+                found, figures = await check(trainer, World(ledger, places, faults.done, answered(engine), logs))
         except TimeoutError:
             found, figures = [f"it could not be checked within {CHECK_S:g} s"], {}
         figures |= {

@@ -1,6 +1,7 @@
 """A gateway whose harness only sleeps and calls the model. All else is real: proxy, capture, stages, reports."""
 
 import asyncio
+import logging
 import os
 import random
 from functools import partial
@@ -71,6 +72,8 @@ class Simulated(Sample):
 
 def serve(settings: Settings, ledger: Path) -> None:
     """Run until the process is ended."""
+
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s %(message)s")
 
     async def main() -> None:
         async with Engine(settings.engine_url) as engine:

@@ -43,6 +43,14 @@ def cluster() -> Iterator[str]:
         shutil.rmtree(place, ignore_errors=True)
 
 
+def restart(address: str) -> None:
+    """End the cluster at once, as a crash would, and start it again."""
+    binaries = _folder()
+    assert binaries
+    data = Path(address.partition("?host=")[2]) / "data"
+    _run(_user(), [binaries / "pg_ctl", "-D", data, "-w", "-t", str(STARTS_S), "-m", "immediate", "restart"])
+
+
 def _folder() -> Path | None:
     found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
     on_path = shutil.which("initdb")
@@ -59,11 +67,12 @@ def _user() -> str:
 
 def _run(user: str, argv: Sequence[str | Path]) -> None:
     rights = {"user": user, "group": pwd.getpwnam(user).pw_gid, "extra_groups": []} if os.geteuid() == 0 else {}
+    starts = argv[-1] in ("start", "restart")
     done = subprocess.run(
         [str(part) for part in argv],
         stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE if "start" not in argv else subprocess.DEVNULL,  # the server would keep the pipe open
-        stderr=subprocess.STDOUT if "start" not in argv else subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL if starts else subprocess.PIPE,  # the server would keep the pipe open
+        stderr=subprocess.DEVNULL if starts else subprocess.STDOUT,
         text=True,
         cwd="/",
         **rights,  # type: ignore[call-overload]

@@ -5,6 +5,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from sqlalchemy.exc import SQLAlchemyError
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from polar_mitm.client.models import ErrorBody, Problem
 from polar_mitm.rollout.server.fleet import Superseded
@@ -24,6 +25,8 @@ ANSWERS: dict[type[Exception], tuple[int, str]] = {
     FileNotFoundError: (404, "not_found"),
     StoreFailed: (503, "unavailable"),
     SQLAlchemyError: (503, "unavailable"),
+    OSError: (503, "unavailable"),
+    ClientDisconnect: (400, "invalid"),  # nobody hears it
 }
 
 
@@ -46,6 +49,8 @@ def _known(_: Request, error: Exception) -> JSONResponse:
     message = "there is no such file" if isinstance(error, FileNotFoundError) else str(error)
     if isinstance(error, SQLAlchemyError):
         message = f"the database cannot be read: {error.__cause__ or error}"[:500]
+    elif status == 503 and isinstance(error, OSError):
+        message = f"the server's files: {error.strerror or error}"
     return answer(status, code, message)
 
 

@@ -28,6 +28,7 @@ class Quiet:
     faults: list[Fault] = field(default_factory=list)
     metrics: str = 'polar_gateway_places_taken{stage="running"} 0.0\n'
     held: dict[str, str] = field(default_factory=dict)
+    log: str = "it was not well for a while\n"
 
     def __post_init__(self) -> None:
         self.tasks = [
@@ -61,7 +62,9 @@ class Quiet:
 
     async def wrong(self) -> list[str]:
         self.ledger.write_text("\n".join(self.begun))
-        world = World(self.ledger, [("http://gw", self.ledger.parent)], self.faults, self.answered)
+        log = self.ledger.with_name("server.log")
+        log.write_text(self.log)
+        world = World(self.ledger, [("http://gw", self.ledger.parent)], self.faults, self.answered, [log])
         return (await check(self, world))[0]  # type: ignore[arg-type]
 
 
@@ -175,6 +178,10 @@ def _says_nothing_of_places(run: Quiet) -> None:
     run.metrics = ""
 
 
+def _breaks_inside(run: Quiet) -> None:
+    run.log = "Traceback (most recent call last):\n"
+
+
 def _holds_a_session(run: Quiet) -> None:
     run.held = {"ses_x": "done"}
 
@@ -236,6 +243,7 @@ def _is_masked_for_a_disk_that_was_full_before(run: Quiet) -> None:
         (_keeps_a_callback, "1 are dead"),
         (_keeps_a_place, "has places that nobody gave back"),
         (_says_nothing_of_places, "has places that nobody gave back"),
+        (_breaks_inside, "server.log has 1 tracebacks"),
         (_holds_a_session, "holds {'ses_x': 'done'}"),
         (_still_has_a_session_at_the_server, "gateway gw-0 is ready and has 1 sessions"),
         (_loses_a_call_in_silence, "and nothing says why"),

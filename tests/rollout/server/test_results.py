@@ -1,8 +1,10 @@
 """Results, whole and as they come; trajectories and files; events."""
 
 import asyncio
+import errno
 import hashlib
 import json
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -125,6 +127,22 @@ async def test_a_file_that_is_too_large_or_cut_off_leaves_nothing(start: Start, 
                 await on.client.put(path, content=cut_off())
             folder = tmp_path / "files" / "t" / gateway.begun[0]
             await eventually(lambda: not list(folder.glob("*")) and not list(folder.glob(".*")))
+
+
+async def test_a_file_that_there_is_no_room_for_is_to_be_sent_again(on: On, monkeypatch: pytest.MonkeyPatch) -> None:
+    task = await on.submit()
+    session = (await on.get(f"/v1/tasks/{task['task_id']}/sessions"))["items"][0]
+    path = f"/v1/sessions/{session['session_id']}/files/x"
+
+    def full(*_: str) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(on.service.files, "create", full)
+        reply = await on.client.put(path, content=b"y")
+    assert (reply.status_code, reply.headers["retry-after"]) == (503, "2")
+    assert reply.json()["error"]["message"] == "the server's files: No space left on device"
+    assert (await on.client.put(path, content=b"y")).status_code == 201
 
 
 async def test_files_may_lie_at_an_fsspec_url(start: Start) -> None:
