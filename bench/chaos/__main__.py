@@ -1,4 +1,4 @@
-"""python -m bench.chaos [--sessions 2000] [--faults 200] [--seed 0] [--postgresql] [--plant WHAT] [--write] [--keep DIR]
+"""python -m bench.chaos [--sessions 2000] [--faults 200] [--seed 0] [--postgresql] [--write]
 
 Prints its figures. Exit code 1 when anything was lost or doubled, a callback was not delivered or a slot not returned.
 """

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import aiohttp
+
 from bench.chaos.faults import FULL, Fault
 from bench.chaos.simulated import turns
 from bench.chaos.trainer import Trainer
@@ -203,6 +205,10 @@ async def _files(trainer: Trainer, results: Sequence[dict[str, Any]]) -> AsyncIt
         if not {"session.json", "trajectory.json"} <= names or not names & {"calls.jsonl", "calls.jsonl.zst"}:
             yield f"session {session_id} has only {sorted(names)}"
         for file in result["files"]:
-            data = await trainer.fetch(f"/v1/sessions/{session_id}/files/{file['name']}")
+            try:
+                data = await trainer.fetch(f"/v1/sessions/{session_id}/files/{file['name']}")
+            except aiohttp.ClientError as error:
+                yield f"session {session_id}: {file['name']} cannot be had: {error}"
+                continue
             if hashlib.sha256(data).hexdigest() != file["sha256"]:
                 yield f"session {session_id}: {file['name']} is not what was reported"
