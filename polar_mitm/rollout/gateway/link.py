@@ -4,7 +4,7 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +22,6 @@ FIRST_PAUSE_S = 0.5
 LONGEST_PAUSE_S = 10.0
 ANSWER_S = 30.0
 """For one request; a file may take as long as it moves."""
-PIECE = 1 << 20
-"""Bytes of a file that are read at once."""
 PASSING = (401, 403, 404, 408, 409, 425, 429)
 """Refusals of a report that an operator can mend: a token, a path of a reverse proxy."""
 
@@ -141,18 +139,16 @@ class Link:
             return False
         where = f"{self.url}/v1/sessions/{session_id}/files/{path.name}"
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=ANSWER_S, sock_read=120.0)
-        async with self._open().put(where, data=_pieces(path), timeout=timeout, allow_redirects=False) as answer:
-            if answer.status < 300:
-                return True
-            text = (await answer.content.read(2000)).decode(errors="replace")
-            if answer.status in (
-                404,
-                413,
-                422,
-            ):  # 404: the server does not know the session, which the report will tell
-                logger.error("session %s: %s is not taken: %s %s", session_id, path.name, answer.status, text)
-                return False
-            raise Answered(answer.status, text)
+        with await asyncio.to_thread(path.open, "rb") as file:
+            async with self._open().put(where, data=file, timeout=timeout, allow_redirects=False) as answer:
+                if answer.status < 300:
+                    return True
+                text = (await answer.content.read(2000)).decode(errors="replace")
+        # 404: the server does not know the session, which the report will tell.
+        if answer.status in (404, 413, 422):
+            logger.error("session %s: %s is not taken: %s %s", session_id, path.name, answer.status, text)
+            return False
+        raise Answered(answer.status, text)
 
     async def _post[Answer: BaseModel](
         self, path: str, body: BaseModel, answer: type[Answer], *, seconds: float = ANSWER_S
@@ -203,15 +199,6 @@ def _words(content: bytes) -> str:
         return str(found["error"]["message"])
     except (ValueError, KeyError, TypeError):
         return content[:500].decode(errors="replace")
-
-
-async def _pieces(path: Path) -> AsyncIterator[bytes]:
-    file = await asyncio.to_thread(path.open, "rb")
-    try:
-        while piece := await asyncio.to_thread(file.read, PIECE):
-            yield piece
-    finally:
-        file.close()
 
 
 def _store(folder: Path, names: list[str], target: str) -> None:
