@@ -24,6 +24,9 @@ OPENED = 25
 NO_ROOM = os.strerror(errno.EFBIG)
 """What a process is told that is kept from writing here."""
 
+STRAY = re.compile(r'Traceback \(.*\n(?:  File "[^"]*/site-packages/aiohttp/.*\n(?:    .*\n)+)+aiohttp\.')
+"""What a task of aiohttp's says of a connection that is cut with a request's last byte; who sent it is told as well."""
+
 AROUND_S = 2.0
 """Before and after a full disk in which a call may have been recorded that it kept from the file: what is told of a
 session's times comes from two clocks, and the last call is written while the harness ends."""
@@ -190,8 +193,8 @@ async def _slots(trainer: Trainer, gateways: Sequence[tuple[str, Path]]) -> Asyn
 
 def _logs(logs: Sequence[Path]) -> list[str]:
     """No fault that is foreseen ends in a traceback."""
-    counts = [(log.name, log.read_text(errors="replace").count("Traceback")) for log in logs if log.exists()]
-    return [f"{name} has {count} tracebacks" for name, count in counts if count]
+    texts = [(log.name, STRAY.sub("", log.read_text(errors="replace"))) for log in logs if log.exists()]
+    return [f"{name} has {count} tracebacks" for name, text in texts if (count := text.count("Traceback"))]
 
 
 def _unanswered(state: Path) -> int:

@@ -1,6 +1,7 @@
 """Runs the rollout server on a port until it is told to stop."""
 
 import asyncio
+import logging
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,6 +11,8 @@ import uvicorn
 from polar_mitm.rollout.server.app import create_app
 from polar_mitm.rollout.server.service import Service
 from polar_mitm.rollout.server.settings import Settings, SettingsError
+
+logger = logging.getLogger(__name__)
 
 STOPPING_S = 5
 """How long answers that are under way may take once the server is to stop."""
@@ -22,7 +25,10 @@ class _Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        self._up()
+        try:
+            self._up()
+        except OSError as error:  # where it is told may be a file on a disk that is full; what it is there for goes on
+            logger.warning("it listens, and nobody could be told: %s", error)
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -261,6 +261,17 @@ async def test_what_is_wrong_is_said(quiet: Quiet, plant: Callable[[Quiet], None
     assert any(said in line for line in await quiet.wrong())
 
 
+async def test_what_aiohttp_says_of_a_cut_connection_is_nothing_wrong(quiet: Quiet) -> None:
+    quiet.log = """Traceback (most recent call last):
+  File "/x/site-packages/aiohttp/client_reqrep.py", line 1621, in write_bytes
+    await writer.write_eof()
+aiohttp.client_exceptions.ClientConnectionResetError: Cannot write to closing transport
+"""
+    assert await quiet.wrong() == []
+    quiet.log = quiet.log.replace("site-packages/aiohttp", "polar_mitm/rollout")
+    assert await quiet.wrong() == ["server.log has 1 tracebacks"]
+
+
 async def test_calls_that_a_full_disk_kept_from_their_file_are_no_loss(quiet: Quiet) -> None:
     _is_masked_for_a_disk_that_never_was_full(quiet)
     quiet.faults.append(Fault(FULL, "gw-0", NOW + 1, NOW + 2))
