@@ -15,12 +15,9 @@ import httpx
 from pydantic import BaseModel
 
 from polar_mitm.client import requests
-from polar_mitm.client.models import Event, Overview, Page, ResultLine, Results, Session, Task, TaskRequest
+from polar_mitm.client.models import ENDED, Event, Overview, Page, ResultLine, Results, Session, Task, TaskRequest
 from polar_mitm.client.nodes import Gateway
 from polar_mitm.client.requests import Ask, StreamCut, Unreachable
-
-ENDED = ("completed", "partial", "failed", "cancelled")
-"""Statuses of a task that will not change by itself."""
 
 
 class AsyncRolloutClient:

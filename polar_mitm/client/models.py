@@ -4,7 +4,7 @@
 checked strictly; what is received may have fields that this version does not know.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, JsonValue, StringConstraints, model_validator
 
@@ -24,6 +24,9 @@ leads to this. `error`: polar or the environment did not let it run. `lost`: its
 type TaskStatus = Literal["queued", "running", "completed", "partial", "failed", "cancelled"]
 """`completed`: each sample's session completed, or as many were usable as were asked for. `partial`: some completed.
 `failed`: none did."""
+
+ENDED: Final[frozenset[TaskStatus]] = frozenset({"completed", "partial", "failed", "cancelled"})
+"""What a task will not leave by itself."""
 
 type EventType = Literal[
     "task.submitted",

@@ -97,6 +97,25 @@ def reward(session: Session, trace: Trace | None) -> float | None:
     return trace.reward if trace and trace.reward is not None else session.trajectory.reward
 
 
+def about(session: Session, trace: Trace) -> Row:
+    """Where a trace comes from and how it is to be counted, for the fields that a trainer leaves to others."""
+    trajectory = session.trajectory
+    return {
+        "session_id": trajectory.session_id,
+        "trace_id": trace.trace_id,
+        "sample": trajectory.sample,
+        "attempt": trajectory.attempt,
+        "status": trajectory.status,
+        "masked": trajectory.masked,
+        "weight": trace.weight if trace.trained else 0.0,
+        "advantage": trace.advantage,
+        "rewards": trace.rewards or trajectory.rewards,
+        "exact": trace.exact,
+        "policy_version_min": lowest(trace.policy_versions),
+        "policy_version_max": highest(trace.policy_versions),
+    }
+
+
 def pairs(rewards: dict[str, float]) -> list[dict[str, Any]]:
     """Named rewards as Arrow can hold them: names differ from task to task."""
     return [{"name": name, "value": value} for name, value in rewards.items()]

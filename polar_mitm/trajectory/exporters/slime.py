@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Literal
 
 from polar_mitm.trajectory.exporters.base import Format, Row, Session, Tally, trained_or_place
-from polar_mitm.trajectory.exporters.canonical import highest, lowest, reward
+from polar_mitm.trajectory.exporters.canonical import about, reward
 from polar_mitm.trajectory.exporters.sinks import JsonLines
 from polar_mitm.trajectory.trace import Trace
 
@@ -38,17 +38,7 @@ def rows(session: Session, tally: Tally) -> Iterator[Row]:
             "metadata": {
                 "group_id": trajectory.group_id,
                 "rollout_id": trajectory.rollout_id,
-                "trace_id": trace.trace_id,
-                "sample": trajectory.sample,
-                "attempt": trajectory.attempt,
-                "status": trajectory.status,
-                "masked": trajectory.masked,
-                "weight": trace.weight if trace.trained else 0.0,
-                "advantage": trace.advantage,
-                "rewards": trace.rewards or trajectory.rewards,
-                "exact": trace.exact,
-                "policy_version_min": lowest(trace.policy_versions),
-                "policy_version_max": highest(trace.policy_versions),
+                **about(session, trace),
             },
         }
 

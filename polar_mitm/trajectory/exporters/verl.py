@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from polar_mitm.trajectory.exporters.base import Format, Row, Session, Tally, trained_or_place
-from polar_mitm.trajectory.exporters.canonical import highest, lowest, reward
+from polar_mitm.trajectory.exporters.canonical import about, reward
 from polar_mitm.trajectory.exporters.sinks import JsonLines
 
 
@@ -23,18 +23,7 @@ def rows(session: Session, tally: Tally) -> Iterator[Row]:
             "extra_fields": {
                 "uid": trajectory.group_id,
                 "rollout_id": trajectory.rollout_id,
-                "session_id": trajectory.session_id,
-                "trace_id": trace.trace_id,
-                "sample": trajectory.sample,
-                "attempt": trajectory.attempt,
-                "status": trajectory.status,
-                "masked": trajectory.masked,
-                "weight": trace.weight if trace.trained else 0.0,
-                "advantage": trace.advantage,
-                "rewards": trace.rewards or trajectory.rewards,
-                "exact": trace.exact,
-                "policy_version_min": lowest(trace.policy_versions),
-                "policy_version_max": highest(trace.policy_versions),
+                **about(session, trace),
             },
         }
 
