@@ -1,6 +1,7 @@
 """Packages of PyPI in polar's home, each in a virtual environment of its own."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -14,6 +15,13 @@ from polar_mitm.harnesses.versions import version_tuple
 TIMEOUT_S = 1800
 
 MANIFEST = "polar-pip.json"
+
+LIBRARIES = "libraries"
+"""The folder with what Python and the package load of this machine's libraries, its loader among them: an image has
+others or none. Given to the loader, they are for this one process; a variable would reach all that the agent runs."""
+
+UNUSED = ("_tkinter", "_test", "nis.")
+"""Beginnings of names of Python's own modules that bring many libraries, and no agent needs."""
 
 NO_NETWORK = (
     "Failed to establish a new connection",
@@ -29,7 +37,7 @@ NO_VERSION = ("No matching distribution found", "no version of", "No solution fo
 
 def manifest(name: str, source: Pip, version: str) -> dict[str, object]:
     """What the marker says once the package is there. Another Python needs an environment of its own."""
-    return {"package": source.package, "version": version, "python": sys.base_prefix}
+    return {"package": source.package, "version": version, "python": sys.base_prefix, "libraries": LIBRARIES}
 
 
 def fetch(name: str, source: Pip, version: str, folder: Path) -> None:
@@ -48,6 +56,7 @@ def fetch(name: str, source: Pip, version: str, folder: Path) -> None:
         raise InstallFailed(f"{_reason(name, source, version, said)}:\n{said}") from error
     except subprocess.TimeoutExpired as error:
         raise InstallFailed(f"installing {wanted} did not end within {TIMEOUT_S} s") from error
+    _keep_libraries(folder)
     (folder / MANIFEST).write_text(json.dumps(manifest(name, source, version), indent=2))
 
 
@@ -66,7 +75,31 @@ def find_module(name: str, source: Pip, minimum: str) -> Installed:
         raise HarnessMissing(name, f"{version} is too old, {minimum} is the oldest that works")
     base = Path(sys.base_prefix)
     shown = [folder] if base.is_relative_to("/usr") else [folder, base]
-    return Installed(version, shown, [str(python), "-m", source.module])
+    loader = next((folder / LIBRARIES).glob("ld-*"), None)
+    start = [str(loader), "--library-path", str(folder / LIBRARIES)] if loader else []
+    return Installed(version, shown, [*start, str(python), "-m", source.module])
+
+
+def _keep_libraries(folder: Path) -> None:
+    """Copy the libraries that the environment needs beside it. Nothing where its Python has no loader, as on macOS."""
+    python = folder / "venv" / "bin" / "python"
+    if not any(library.name.startswith("ld-") for library in _libraries(python)):
+        return
+    own = Path(sys.base_prefix).glob("lib/python3*/lib-dynload/*.so")
+    modules = [path for path in own if not path.name.startswith(UNUSED)]
+    target = folder / LIBRARIES
+    target.mkdir()
+    for library in _libraries(python, *modules, *(folder / "venv").rglob("*.so")):
+        if not library.is_relative_to(folder):
+            shutil.copy(library, target / library.name)
+
+
+def _libraries(*programs: Path) -> set[Path]:
+    ldd = shutil.which("ldd")
+    if ldd is None:
+        return set()
+    listed = subprocess.run([ldd, *map(str, programs)], capture_output=True, text=True, check=False).stdout
+    return {Path(path) for path in re.findall(r"(/\S+) \(0x", listed)}
 
 
 def _uv() -> str | None:

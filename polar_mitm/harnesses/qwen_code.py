@@ -44,6 +44,10 @@ FLAGS = ("--auth-type", "openai", "--yolo", "--output-format", "stream-json")
 MAX_ANSWER = 32_768
 """Its own default."""
 
+SPARE = 33_000
+"""Tokens that it leaves free of a window larger than that: of one of 45 000 it would use 12 000, less than its first
+prompt, and compact at every turn. Told of so much more than it may fill, it compacts when that is full."""
+
 
 def find() -> Installed:
     return find_script(NAME, SOURCE, FACTS.minimum, "cli-entry.js")
@@ -98,7 +102,7 @@ def answer(stdout: str, home: Path) -> str:
 
 
 def _settings(access: Access, assignment: Assignment) -> dict[str, Any]:
-    window = access.max_model_len
+    answer_tokens = answer_budget(access.max_model_len, MAX_ANSWER)
     servers = {
         name: {"command": server.command, "args": list(server.args), "env": dict(server.env), "trust": True}
         for name, server in assignment.mcp_servers.items()
@@ -110,8 +114,8 @@ def _settings(access: Access, assignment: Assignment) -> dict[str, Any]:
         "memory": dict.fromkeys(("enableManagedAutoMemory", "enableManagedAutoDream", "enableAutoSkill"), False),
         "model": {
             "generationConfig": {
-                "contextWindowSize": window,
-                "samplingParams": {"max_tokens": answer_budget(window, MAX_ANSWER)},
+                "contextWindowSize": access.max_model_len - answer_tokens + SPARE,
+                "samplingParams": {"max_tokens": answer_tokens},
             }
         },
         "mcpServers": servers,

@@ -166,7 +166,7 @@ def test_codexs_answer_is_its_last_message(events: list[tuple[str, str]], answer
 def test_qwen_code_is_told_the_window() -> None:
     settings = json.loads(prepare("qwen-code", "proxy", max_model_len=65_536).files[".qwen/settings.json"])
     assert settings["model"]["generationConfig"] == {
-        "contextWindowSize": 65_536,
+        "contextWindowSize": 82_152,
         "samplingParams": {"max_tokens": 16_384},
     }
 

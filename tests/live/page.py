@@ -12,6 +12,9 @@ from polar_mitm.harnesses import HARNESSES
 
 DOCS = Path(__file__).parents[2] / "docs" / "harnesses.md"
 
+LONGEST = 400
+"""Characters of a cell: of what a harness said last, the end tells most."""
+
 type Row = tuple[str, ...]
 
 
@@ -42,7 +45,7 @@ def table(heads: Row, rows: Sequence[Row]) -> list[str]:
 
 
 def line(row: Row) -> str:
-    return f"| {' | '.join(cell.replace('|', '/') for cell in row)} |"
+    return f"| {' | '.join(' '.join(cell.replace('|', '/').split())[-LONGEST:] for cell in row)} |"
 
 
 def lines(text: str, mark: str) -> list[str]:
