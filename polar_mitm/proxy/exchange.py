@@ -89,11 +89,13 @@ class Exchange:
         identity = self.call.identity
         self.begun = Begun(identity.call_id.removeprefix("call_"), int(identity.started_at))
 
-    def start(self) -> asyncio.Task[Answer]:
-        """Begin. The task is this client's wait for the answer: who cancels it says that the client has left."""
+    def start(self, *, linger_s: float = 0.0) -> asyncio.Task[Answer]:
+        """Begin. The task is this client's wait for the answer: who cancels it says that the client has left, and who
+        cancels it again, that no other will come in its place; else one has `linger_s` for it."""
         origin = self.call.origin
         origin.kind, origin.kind_reason = self._classified()
-        self.shared = Shared(self._run(), name=self.call.identity.call_id)
+        name = self.call.identity.call_id
+        self.shared = Shared(self._run(), name, linger_s=linger_s, over=self.session.over)
         return asyncio.get_running_loop().create_task(self.shared.result())
 
     async def settled(self) -> None:
@@ -309,7 +311,7 @@ class Repeat(Exchange):
         origin.kind, origin.kind_reason = "retry", f"repeats {original_id}: {sign}"
         self.call.checks = Checks(valid=False, invalid_reason=f"answered from {original_id}")
 
-    def start(self) -> asyncio.Task[Answer]:
+    def start(self, *, linger_s: float = 0.0) -> asyncio.Task[Answer]:
         return asyncio.get_running_loop().create_task(self._follow())
 
     async def _follow(self) -> Answer:

@@ -23,7 +23,7 @@ from polar_mitm.proxy.exchange import BROKE, Answer, Exchange, Repeat
 from polar_mitm.proxy.flows import keep
 from polar_mitm.proxy.lines import printable
 from polar_mitm.proxy.loopback import TICKET_HEADER, Loopback, Waiting
-from polar_mitm.proxy.retries import RETRY_HEADER, Retries, Sampled, key_of, retry_count
+from polar_mitm.proxy.retries import RETRY_HEADER, Retries, Sampled, key_of, linger_s, retry_count
 from polar_mitm.proxy.sessions import KEY_HEADERS, Session, UnknownSession, find_key, split_session_path
 from polar_mitm.proxy.side import side_answer, unsampled
 from polar_mitm.proxy.view import annotate
@@ -64,7 +64,7 @@ class Intercept:
     def done(self) -> None:
         while self.waiting:
             _, waiting = self.waiting.popitem()
-            waiting.task.cancel()
+            waiting.leave(for_good=True)
             waiting.exchange.give_up(ENDED)
             _write(waiting, call := _finish(waiting, "partial" if waiting.sent else "aborted"))
             keep(waiting.exchange.session, waiting.flow, self.border.session_bytes)  # no hook comes for it any more
@@ -162,14 +162,14 @@ class Intercept:
 
     async def error(self, flow: http.HTTPFlow) -> None:
         if waiting := self.waiting.get(flow.id):
-            waiting.task.cancel()
+            waiting.leave()
             await self._conclude(waiting, "partial" if waiting.sent else "aborted")
 
     def client_disconnected(self, client: Client) -> None:
         """A hook that waits does not learn that its client left; this one does, and so the engine stops."""
         for waiting in self.waiting.values():
             if waiting.flow.client_conn is client:
-                waiting.task.cancel()
+                waiting.leave()
 
     def tls_failed_client(self, data: TlsData) -> None:
         name = data.conn.sni or "an unnamed host"
@@ -192,7 +192,7 @@ class Intercept:
         """The answer to a call on which polar itself failed; a call that was under way is recorded so."""
         error = CallError("internal", BROKE)
         if waiting := self.waiting.get(flow.id):
-            waiting.task.cancel()
+            waiting.leave(for_good=True)
             waiting.exchange.failed(error)
         return _failed(provider, error, self._request_id(flow))
 
@@ -227,7 +227,7 @@ class Intercept:
             await self._exchange(flow, repeat, repeat.start())
             return
         exchange = Exchange(session, provider, request, ask)
-        task = exchange.start()
+        task = exchange.start(linger_s=linger_s(request.headers))
         assert exchange.shared
         if count:
             exchange.call.origin.kind_reason += f"; {RETRY_HEADER} {count}, but no equal call left a sample"

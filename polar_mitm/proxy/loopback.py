@@ -33,6 +33,16 @@ class Waiting:
     """Bytes handed over to the client, keep-alives included."""
     keepalives: int = 0
     """Bytes of keep-alives written, which come before the answer."""
+    left: bool = False
+    """Whether the client is gone."""
+
+    def leave(self, *, for_good: bool = False) -> None:
+        """The client is gone: its wait ends. Several hooks tell of it. `for_good`: no other is waited for either."""
+        if for_good and self.exchange.shared:
+            self.exchange.shared.linger_s = 0.0
+        if for_good or not self.left:
+            self.left = True
+            self.task.cancel()
 
     @property
     def sent(self) -> int:
@@ -110,5 +120,5 @@ class Loopback:
             await response.write(answer.late(nth))
             await response.write_eof()
         finally:
-            waiting.task.cancel()
+            waiting.leave()
         return response

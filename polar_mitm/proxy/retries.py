@@ -1,8 +1,8 @@
 """Retries: a request that its SDK marks as one, and whose body came before, gets the answer that was sampled then.
 
 One reply is sampled for it, and one record holds the tokens; the retry's own record names that call. Equal bodies
-without the mark are sampled each: a harness may want two answers. A call that failed, or whose client left before
-there was an answer, left no sample, and its retry is a call like any other.
+without the mark are sampled each: a harness may want two answers. A call that failed, or whose client left for good
+before there was an answer, left no sample, and its retry is a call like any other.
 """
 
 from collections.abc import Mapping
@@ -16,6 +16,9 @@ from polar_mitm.proxy.shared import Shared
 
 RETRY_HEADER: Final = "x-stainless-retry-count"
 """Sent by the SDKs of OpenAI and Anthropic, which many harnesses are built on; 0 on a first try."""
+LINGER_S: Final = 10.0
+"""How long a call goes on after its client left, where its SDK marks its tries: the next comes after 8 s at most. Begun
+anew with each, an answer that takes longer than the client waits would never be there."""
 KEPT: Final = 16
 """Answers of a session. An SDK retries within seconds; a harness has a handful of calls under way at once."""
 KEPT_S: Final = 900.0
@@ -56,6 +59,11 @@ class Retries:
         finished = [key for key, sampled in self._calls.items() if sampled.shared.task.done()]
         for key in finished[: max(0, len(self._calls) - KEPT)]:
             del self._calls[key]
+
+
+def linger_s(headers: Mapping[str, str]) -> float:
+    """How long a call goes on after its client left."""
+    return LINGER_S if RETRY_HEADER in headers else 0.0
 
 
 def retry_count(headers: Mapping[str, str]) -> int:

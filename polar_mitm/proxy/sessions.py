@@ -4,6 +4,7 @@ A session's secret token is the proxy password or the API key; its id is the pro
 Nothing of a token ever reaches a flow's metadata, a record or a log line.
 """
 
+import asyncio
 import base64
 import binascii
 import hmac
@@ -52,6 +53,8 @@ class Session:
     """How far it is in its script."""
     meter: Meter = field(default_factory=Meter)
     """What it has used of its limits."""
+    over: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set once its harness has ended: no request of it will be sent again."""
     main: Opening | None = None
     """How its first turn began, where it is one run of one harness: side requests are told by how they differ."""
 

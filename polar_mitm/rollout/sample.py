@@ -131,7 +131,10 @@ class Sample:
                 proxy=job.proxy,
                 layout=self._prepared.layout,
             )
-            self._ended = await job.sandbox.run(spec)
+            try:
+                self._ended = await job.sandbox.run(spec)
+            finally:
+                self.session.over.set()
 
     async def grade(self) -> None:
         """What came of it: the answer, the workspace's diff, the reward, the session's status. Closes the session."""

@@ -14,7 +14,7 @@ from polar_mitm.proxy.shared import Shared
 from tests.conftest import Staged
 from tests.fakes.vllm import Reply
 from tests.proxy.asks import ANTHROPIC, CHAT, JSON_ASKS, STREAM_ASKS, Ask, streamed, with_tool
-from tests.proxy.stage import Wire, until
+from tests.proxy.stage import Stage, Wire, until
 from tests.proxy.test_intercept import raw_post
 
 FIRST = {"x-stainless-retry-count": "0"}
@@ -92,6 +92,78 @@ async def test_when_the_retry_leaves_too_the_engine_stops(stage: Staged) -> None
         for call in calls:
             assert (call.delivery.status, call.response) == ("aborted", None)
             assert call.error and call.error.kind == "client_left"
+
+
+async def leaving(on: Stage, ask: Ask) -> None:
+    """Send the request, and leave while the engine works on it."""
+    async with Wire(on.proxy.base_url_port) as wire:
+        await wire.send(raw_post(ask, on))
+        await until(lambda: on.fake.running == 1)
+        wire.abort()
+
+
+@pytest.mark.parametrize("grace_s", [10.0, 0.05])
+async def test_P155_a_client_that_is_too_impatient_finds_its_call_under_way_again(
+    grace_s: float, stage: Staged
+) -> None:
+    hold = asyncio.Event()
+    marked = streamed(CHAT) if grace_s < 1 else CHAT
+    async with stage(Reply("one", hold=hold), Reply("two"), grace_s=grace_s, keepalive_s=0.05) as on:
+        await leaving(on, replace(marked, headers=FIRST))
+        await leaving(on, replace(marked, headers=AGAIN))
+        assert not on.calls()
+        again = asyncio.create_task(on.post(marked, headers={"x-stainless-retry-count": "2"}))
+        await asyncio.sleep(0.1)
+        hold.set()
+        assert b"one" in (await again).body
+        assert (len(on.fake.requests), on.fake.cancelled) == (1, 0)
+        await until(lambda: len(on.calls()) == 3)
+        calls = on.calls()
+        assert sorted(call.origin.kind for call in calls) == ["retry", "retry", "turn"]
+        assert sorted(call.delivery.status for call in calls) == ["aborted", "aborted", "delivered"]
+        (sampled,) = [call for call in calls if call.response]
+        assert sampled.origin.kind == "turn"
+
+
+async def test_a_call_that_nobody_comes_back_for_is_ended(stage: Staged, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retries, "LINGER_S", 0.5)
+    async with stage(Reply(delay_s=30)) as on:
+        await leaving(on, replace(CHAT, headers=FIRST))
+        await until(lambda: on.fake.cancelled == 1)
+        await until(lambda: len(on.calls()) == 1)
+        (call,) = on.calls()
+        assert (call.delivery.status, call.response) == ("aborted", None)
+        assert call.error
+        assert call.error.kind == "client_left"
+
+
+async def test_the_answer_to_a_client_that_left_is_there_for_its_retry(stage: Staged) -> None:
+    async with stage(Reply("one", delay_s=0.3), Reply("two")) as on:
+        await leaving(on, replace(CHAT, headers=FIRST))
+        await until(lambda: len(on.calls()) == 1)
+        assert b"one" in (await on.post(CHAT, headers=AGAIN)).body
+        assert len(on.fake.requests) == 1
+        first, retry = on.calls()
+        assert (first.delivery.status, first.error, first.checks.valid) == ("aborted", None, True)
+        assert retry.origin.kind == "retry"
+
+
+async def test_nothing_lingers_once_the_harness_has_ended(stage: Staged) -> None:
+    async with stage(Reply(delay_s=30)) as on:
+        await leaving(on, replace(CHAT, headers=FIRST))
+        await asyncio.sleep(0.2)
+        assert on.fake.cancelled == 0
+        on.session.over.set()
+        await until(lambda: on.fake.cancelled == 1)
+        await until(lambda: len(on.calls()) == 1)
+
+
+async def test_nothing_lingers_once_polar_ends(stage: Staged) -> None:
+    async with stage(Reply(delay_s=30)) as on:
+        await leaving(on, replace(CHAT, headers=FIRST))
+        await asyncio.sleep(0.2)
+    (call,) = on.calls()
+    assert call.delivery.status == "aborted"
 
 
 async def test_a_retry_of_a_call_whose_client_left_is_sampled(stage: Staged) -> None:
