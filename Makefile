@@ -87,6 +87,12 @@ live-tokens: $(READY) ## chat and exact prompts in three harnesses; write the ta
 chaos: $(READY) ## 2,000 sessions on a rollout server and three gateways under 200 seeded faults; what was lost or doubled
 	@$(BIN)/python -m bench.chaos $(ARGS)
 
+# Not part of CI: Ray is 270 MB, and a cluster of four nodes takes half a minute and 1.6 GB.
+.PHONY: ray-show
+ray-show: $(READY) ## gateways on a Ray cluster of four nodes: 120 sessions at once, an actor killed, a node removed
+	@$(UV_INSTALL:--no-deps=) --compile-bytecode --no-build-isolation --editable '.[rollout,ray]'
+	@$(BIN)/python -m bench.ray $(ARGS)
+
 .PHONY: soak
 soak: $(READY) ## 50 sessions at once on a running engine, killed and resumed ten times: make soak URL=http://127.0.0.1:8000
 	@$(BIN)/python -m bench.soak --engine-url $(URL)

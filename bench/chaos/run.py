@@ -105,9 +105,9 @@ async def run(plan: Plan, out: Path) -> Found:
                 await _storm(plan, trainer, faults, dice)
                 stormed = time.monotonic() - began
                 faults.mend()
-                await _calm(trainer)
+                await calm(trainer)
                 await trainer.submit("calm", plan.gateways * workers.capacity)
-                await _calm(trainer)
+                await calm(trainer)
                 if plan.plant:
                     server.kill()
                     await asyncio.to_thread(plant, plan.plant, database)
@@ -158,7 +158,7 @@ async def _storm(plan: Plan, trainer: Trainer, faults: Faults, dice: random.Rand
     await asyncio.gather(*sending)
 
 
-async def _calm(trainer: Trainer) -> None:
+async def calm(trainer: Trainer) -> None:
     """Wait until every task has ended and every callback was delivered."""
     while True:
         try:

@@ -2,7 +2,7 @@
 
 import logging
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rich.logging import RichHandler
@@ -21,8 +21,9 @@ def rollout() -> None:
     """Tasks in, graded trajectories out."""
 
 
-@app.command()
+@app.command(context_settings={"allow_extra_args": True})
 def serve(
+    context: typer.Context,
     state: Annotated[Path, typer.Option(help="Folder of the database, the files and the token.", file_okay=False)] = (
         Path("rollout")
     ),
@@ -58,9 +59,26 @@ def serve(
     heartbeat: Annotated[float, typer.Option(min=0.2, max=600, help="Seconds between a gateway's heartbeats.")] = 5.0,
     max_body_mb: Annotated[int, typer.Option(min=1, max=1024, help="How large a request may be, in MB.")] = 16,
     max_file_mb: Annotated[int, typer.Option(min=1, help="How large a session's file may be, in MB.")] = 4096,
+    on: Annotated[
+        Literal["ray"] | None,
+        typer.Option(
+            "--on", help="Start gateways on a Ray cluster. Their options come after `--`; {node} is their node."
+        ),
+    ] = None,
+    ray_address: Annotated[str, typer.Option(help="Of the Ray cluster.")] = "auto",
+    gateways: Annotated[int | None, typer.Option(min=1, help="With --on. [default: one a node]")] = None,
+    gateway_cpus: Annotated[float, typer.Option(min=0, help="That Ray sets aside for each gateway.")] = 1.0,
+    gateway_resource: Annotated[
+        str | None, typer.Option(help="Ray resource of which each takes 1; nodes without it have none.")
+    ] = None,
+    gateway_state: Annotated[
+        Path | None, typer.Option(help="Folder on each node. [default: in the folder of temporary files]")
+    ] = None,
 ) -> None:
     """Take tasks, give their sessions to gateways, keep the results."""
     try:
+        from polar_mitm.rollout.cluster.placing import STATE, Placing
+        from polar_mitm.rollout.cluster.ray import Fleet, beside
         from polar_mitm.rollout.server.serve import serve as run
     except ModuleNotFoundError as missing:
         tell(err, f"polar: {missing.name} is not installed: pip install 'polar-mitm[rollout]'", style="red")
@@ -80,11 +98,31 @@ def serve(
             max_body=max_body_mb * MIB,
             max_file=max_file_mb * MIB,
         )
+        if on is None and context.args:
+            raise SettingsError(f"{context.args[0]!r} is no option of this command; those of gateways need --on ray")
+        fleet = None
+        if on:
+            placing = Placing(
+                arguments=tuple(context.args),
+                gateways=gateways,
+                cpus=gateway_cpus,
+                resource=gateway_resource,
+                address=ray_address,
+                state=gateway_state.absolute() if gateway_state else STATE,
+            )
+            fleet = Fleet(placing, token)
+            fleet.connect()
 
     def ready(url: str) -> None:
         tell(out, f"rollout   {url}\ntoken     {where}\nAPI       {url}/docs")
 
-    run_async(lambda: run(settings, host, port, ready))
+    async def main() -> None:
+        if fleet is None:
+            await run(settings, host, port, ready)
+        else:
+            await beside(lambda up: run(settings, host, port, up), fleet, ready)
+
+    run_async(main)
 
 
 def _token(state: Path, file: Path | None) -> tuple[str, str]:
