@@ -119,7 +119,7 @@ async def run(plan: Plan, out: Path) -> Found:
             wrong.append(f"it was not quiet within {plan.limit_s:g} s")
         known = await trainer.patient("GET", "/v1/gateways")
         places = [(node["url"], out / "gateways" / node["name"] / "state") for node in known]
-        own = [*out.glob("gateways/*/log"), out / "server.log"]
+        own = [*(out / "gateways" / name / "log" for name in names), out / "server.log"]
         found, counted = await check(trainer, World(ledger, places, (), answered(engine), own))
         logs = await asyncio.to_thread(_logs, out)
         wrong += [f"a token stands in {path}" for path, text in logs if TOKEN in text or ray_token in text]

@@ -83,7 +83,7 @@ class Fleet:
             for name, actor in self.actors.items():
                 now = self._state(actor)
                 if now != known.get(name):
-                    logger.log(logging.INFO if now.startswith("on ") else logging.WARNING, "gateway %s: %s", name, now)
+                    logger.info("gateway %s: %s", name, now)
                     known[name] = now
             self._ending.wait(LOOK_S if all(map(known.get, self.actors)) else 1.0)
 
@@ -96,9 +96,9 @@ class Fleet:
             return "waits for a node with room, or for one that does not answer"
         except ray.exceptions.RayError as error:
             return f"lost: {str(error).splitlines()[0]}"
-        if health["running"] and health["starts"] == 1:
-            return f"on {health['node']}"
-        return f"on {health['node']}, start {health['starts']}" if health["running"] else f"{health['trouble']}"
+        if not health["running"]:
+            return f"on {health['node']}, not running: {health['trouble'] or 'it is being started'}"
+        return f"on {health['node']}" if health["starts"] == 1 else f"on {health['node']}, start {health['starts']}"
 
     def end(self) -> None:
         """End all gateways in order, those that cannot be reached by Ray's own means."""
