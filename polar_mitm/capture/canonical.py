@@ -25,7 +25,10 @@ def loads(text: bytes) -> Any:
     try:
         return json_text.loads(text)
     except ValueError:
-        return json.loads(text)
+        try:
+            return json.loads(text)
+        except RecursionError as error:
+            raise ValueError("nested too deep") from error
 
 
 def content_hash(body: dict[str, Any]) -> str:

@@ -32,7 +32,7 @@ def _invalid_reason(call: Call) -> str | None:
         if min(values) < 0 or max(values) > LARGEST_ID:
             return f"a {name} id is outside 0..{LARGEST_ID}"
     for place, logprob in enumerate(logprobs):
-        if not math.isfinite(logprob):
+        if not math.isfinite(logprob) or logprob > 0:
             return f"the logprob of response id {place} is {logprob}"
     for start, end in response.forced:
         if not 0 <= start <= end <= len(ids):

@@ -189,8 +189,10 @@ class SessionFolder:
             value = loads(self.record.read_bytes())
         except ValueError as error:
             raise SessionFileError(self.record, f"not JSON: {error}", "put the original back") from error
-        version = value.get("schema") if isinstance(value, dict) else None
-        if isinstance(version, int) and version > SESSION_SCHEMA:
+        version = value.get("schema", SESSION_SCHEMA) if isinstance(value, dict) else SESSION_SCHEMA
+        if type(version) is not int or version < 1:  # True is an int too
+            raise SessionFileError(self.record, f"its schema version is {version!r}", "put the original back")
+        if version > SESSION_SCHEMA:
             what = f"it has schema version {version}, and this polar reads up to {SESSION_SCHEMA}"
             raise SessionFileError(self.record, what, "install a newer polar-mitm")
         try:

@@ -55,7 +55,7 @@ class Lines:
 
     def _line(self, number: int, value: Any) -> CallLine:
         version = value.get("schema") if isinstance(value, dict) else None
-        if not isinstance(version, int) or version < 1:
+        if type(version) is not int or version < 1:  # True is an int too
             raise CallFileError(self.path, number, "not a call record: it has no schema version")
         if version > SCHEMA:
             what = f"it has schema version {version}, and this polar reads up to {SCHEMA}"

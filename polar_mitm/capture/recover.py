@@ -26,15 +26,16 @@ class Met:
     trouble: str = ""
 
 
-def recover_below(path: Path) -> list[Met]:
+def recover_below(path: Path, *, lost: bool = False) -> list[Met]:
     """Close the sessions that a path stands for and whose process is gone. Those that are being written are left alone.
 
-    Raises OSError for folders that cannot be searched.
+    With `lost` also those that have calls and no session.json, which is made anew. Raises OSError for folders that
+    cannot be searched.
     """
     met = []
     for folder in find_sessions(path):
         try:
-            if _says_open(folder):
+            if _says_open(folder) or (lost and not folder.record.exists()):
                 met.append(Met(folder, closed=recover(folder.path)))
         except SessionBusy:
             continue

@@ -4,13 +4,13 @@ import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
 from polar_mitm.capture.find import find_calls
 from polar_mitm.capture.forms import text_of
-from polar_mitm.capture.reader import read_calls
+from polar_mitm.capture.reader import CallReader, read_calls
 from polar_mitm.capture.record import Call
 from polar_mitm.capture.seal import open_checked
 from polar_mitm.cli.one_call import call_json, show_call
@@ -18,6 +18,8 @@ from polar_mitm.cli.sessions import Captures, close_dead
 from polar_mitm.cli.shell import BAD_USAGE, JsonFlag, err, exit_codes, out, print_json, tell
 from polar_mitm.cli.tables import call_row, calls_table, not_carried
 from polar_mitm.cli.vocabularies import EngineUrl, Tokenizer, vocabulary_for
+
+_WHY_TORN: Final = "its process was killed in the middle of it, or is writing it now"
 
 
 def calls(
@@ -38,7 +40,7 @@ def calls(
             return
         files = captures(path)
         if call is None:
-            _table({shown_as(file): [call_row(call) for call in read_calls(file)] for file in files}, json=json)
+            _table({shown_as(file): _rows(file) for file in files}, json=json)
             return
         chosen, place = _find(files, call)
         known = vocabulary_for([chosen], tokenizer, engine_url)
@@ -70,6 +72,14 @@ def shown_as(file: Path) -> Path:
     return file.parent if text_of(file).name == "calls.jsonl" else file
 
 
+def _rows(file: Path) -> list[dict[str, Any]]:
+    reader = CallReader(file)
+    rows = [call_row(call) for call in reader]
+    if reader.torn:
+        tell(err, f"{file}: its last line is not whole, and is left out: {_WHY_TORN}", style="yellow")
+    return rows
+
+
 def _table(rows_of: Mapping[Path, Sequence[dict[str, Any]]], *, json: bool) -> None:
     if json:
         print_json({str(path): rows for path, rows in rows_of.items()})
@@ -84,14 +94,20 @@ def _table(rows_of: Mapping[Path, Sequence[dict[str, Any]]], *, json: bool) -> N
 def _find(files: Sequence[Path], name: str) -> tuple[Call, str]:
     """The call of this number or id, and which of its session's it is. BadParameter when there is not just one."""
     found: list[tuple[Call, str]] = []
+    most = 0
     for file in files:
         number, here = 0, []
         for number, call in enumerate(read_calls(file), 1):  # one at a time: a long session's prompts fill the memory
             if name in (str(number), call.identity.call_id):
                 here.append((call, number))
         found += [(call, f"call {place} of {number}") for call, place in here]
+        most = max(most, number)
     if not found:
-        raise typer.BadParameter(f"no call has the number or id {name!r}", param_hint="--call")
+        there = (
+            f"there are the numbers 1 to {most}" if most > 1 else "there is number 1" if most else "there is no call"
+        )
+        where = "" if len(files) == 1 else f", at most, in {len(files)} sessions"
+        raise typer.BadParameter(f"no call has the number or id {name!r}: {there}{where}", param_hint="--call")
     if len(found) > 1:
         what = f"{len(found)} sessions here have a call {name}: name one session's folder, or the call's id"
         raise typer.BadParameter(what, param_hint="--call")

@@ -1,12 +1,13 @@
 """`polar doctor`: what is missing, wrong or untrusted here, and how to mend it."""
 
 import asyncio
+from dataclasses import asdict
 
 import typer
 
 from polar_mitm.cli.run_task import EngineUrl
 from polar_mitm.cli.shell import NOT_READY, JsonFlag, Steps, default_engine_url, out, print_json
-from polar_mitm.rollout.doctor import examine, prove_ways
+from polar_mitm.rollout.doctor import Finding, examine, prove_ways
 
 
 def doctor(engine_url: EngineUrl = None, json: JsonFlag = False) -> None:
@@ -16,11 +17,18 @@ def doctor(engine_url: EngineUrl = None, json: JsonFlag = False) -> None:
         steps.progress(0, "asking polar from inside each sandbox")
         findings += asyncio.run(prove_ways())
     if json:
-        print_json([{"part": f.part, "ok": f.ok, "needed": f.needed, "says": f.says} for f in findings])
+        print_json([asdict(finding) for finding in findings])
     else:
         for finding in findings:
-            mark = "[green]ok[/]  " if finding.ok else ("[red]no[/]  " if finding.needed else "[yellow]no[/]  ")
-            out.print(f"{mark}{finding.part:24}", end="")
+            out.print(f"{_mark(finding)}  {finding.part:24}", end="")
             out.print(finding.says, markup=False, highlight=False, soft_wrap=True)
     if any(finding.needed and not finding.ok for finding in findings):
         raise typer.Exit(NOT_READY)
+
+
+def _mark(finding: Finding) -> str:
+    if finding.ok:
+        return "[green]ok[/]"
+    if not finding.possible:
+        return "[dim]--[/]"
+    return "[red]no[/]" if finding.needed else "[yellow]no[/]"

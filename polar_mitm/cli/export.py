@@ -9,7 +9,7 @@ from rich.progress import track
 
 from polar_mitm.cli.sessions import close_dead
 from polar_mitm.cli.shell import JsonFlag, err, exit_codes, one_of, out, print_json, tell
-from polar_mitm.cli.tables import shown
+from polar_mitm.cli.tables import many, shown
 from polar_mitm.trajectory.builders import Options
 from polar_mitm.trajectory.credit import Advantages
 from polar_mitm.trajectory.exporters import FORMATS
@@ -79,20 +79,17 @@ def _sessions(run: Run, *, advantages: bool, quiet: bool) -> Iterator[Session]:
 
 
 def _tell(found: dict[str, Any], target: Path) -> None:
-    counts = f"{found['rows']} rows of {_count(found['sessions'])}, {found['trained_tokens']:,} trained tokens"
-    tell(out, f"{shown(target)}: {counts}")
-    notes = [f"masked, {_count(count)}: {reason}" for reason, count in found["masked"].items()]
+    rows, sessions = many(found["rows"], "row"), many(found["sessions"], "session")
+    tell(out, f"{shown(target)}: {rows} of {sessions}, {many(found['trained_tokens'], 'trained token')}")
+    notes = [f"masked, {many(count, 'session')}: {reason}" for reason, count in found["masked"].items()]
     notes += [f"left out: {count} {what}" for what, count in found["left_out"].items()]
     if found["without_reward"]:
-        notes.append(f"without a reward: {_count(found['without_reward'])}")
+        notes.append(f"without a reward: {many(found['without_reward'], 'session')}")
     if found["across_versions"]:
-        notes.append(f"sampled by several policy versions: {_count(found['across_versions'])}")
-    notes += [f"{count} trained turns were {caution}" for caution, count in found["cautions"].items()]
+        notes.append(f"sampled by several policy versions: {many(found['across_versions'], 'session')}")
+    for caution, count in found["cautions"].items():
+        notes.append(f"{many(count, 'trained turn')} {'was' if count == 1 else 'were'} {caution}")
     if not found["trained_tokens"]:
         notes.append("there is no token to train on in it")
     for note in notes:
         tell(err, f"  {note}", style="yellow")
-
-
-def _count(sessions: int) -> str:
-    return f"{sessions} session{'' if sessions == 1 else 's'}"

@@ -1,14 +1,13 @@
 """`polar gateway serve`: a node that runs sessions for a rollout server."""
 
-import logging
 import socket
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.logging import RichHandler
 
-from polar_mitm.cli.shell import NOT_READY, err, exit_codes, out, run_async, tell
+from polar_mitm.cli.log_lines import show_log
+from polar_mitm.cli.shell import EXTRA, NOT_READY, err, exit_codes, out, run_async, tell
 from polar_mitm.rollout.server.settings import SettingsError, secret
 
 app = typer.Typer(help="A node that runs sessions for a rollout server.", no_args_is_help=True, add_completion=False)
@@ -53,13 +52,11 @@ def serve(
         from polar_mitm.rollout.gateway.node import Node
         from polar_mitm.rollout.gateway.settings import Settings, Workers
     except ModuleNotFoundError as missing:
-        tell(err, f"polar: {missing.name} is not installed: pip install 'polar-mitm[rollout]'", style="red")
+        tell(err, f"polar: {missing.name} is not installed: {EXTRA}", style="red")
         raise typer.Exit(NOT_READY) from missing
     from polar_mitm.engine.client import Engine
 
-    logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[RichHandler(console=err, show_path=False)])
-    for loud in ("uvicorn", "mitmproxy", "asyncio"):
-        logging.getLogger(loud).setLevel(logging.WARNING)
+    show_log(quiet=("uvicorn", "mitmproxy", "asyncio"))
     with exit_codes():
         for option, given in (("--server-url", server_url), ("--engine-url", engine_url), ("--url", url)):
             if given is not None and not given.startswith(("http://", "https://")):
@@ -88,4 +85,4 @@ def serve(
             told = f"gateway   {settings.name}, {running} sessions at once, model {model}"
             await Node(settings, engine).serve(lambda at: tell(out, f"{told}\nlistens   {at}"))
 
-    run_async(main)
+    run_async(main, interrupted="the gateway has stopped; what it still holds is delivered by its next start")

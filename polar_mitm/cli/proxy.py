@@ -1,18 +1,17 @@
 """`polar proxy` and `polar web`: the proxy alone, and the same inside mitmweb."""
 
-import logging
 import time
 from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.logging import RichHandler
 
 from polar_mitm.capture.record import Call
 from polar_mitm.cli.aside import Aside, AsideHandler
+from polar_mitm.cli.log_lines import LogLines, show_log
 from polar_mitm.cli.shell import BAD_USAGE, TokensFlag, default_engine_url, err, out, run_async, tell
-from polar_mitm.harnesses.paste import lines_to_paste
+from polar_mitm.harnesses.paste import folded, lines_to_paste
 from polar_mitm.prompts import Tokens
 from polar_mitm.proxy.addons import standalone
 from polar_mitm.proxy.lines import call_line
@@ -94,9 +93,7 @@ def _proxy(
 ) -> EmbeddedProxy:
     """The proxy, and from here on its lines and its log on this terminal."""
     aside = Aside()
-    shown = AsideHandler(aside, RichHandler(console=err, show_path=False))
-    logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[shown])
-    logging.getLogger("mitmproxy").setLevel(logging.WARNING)
+    show_log(AsideHandler(aside, LogLines()), quiet=("mitmproxy",))
     return EmbeddedProxy(
         standalone(lambda call, model: aside.do(partial(show_call, call, model))),
         host=host,
@@ -116,7 +113,8 @@ def _proxy(
 def show_call(call: Call, model: str) -> None:
     """Print the call on a line of its own: when it ended, then what it was."""
     ended = time.strftime("%H:%M:%S", time.localtime(call.identity.finished_at))
-    tell(out, f"{ended}  {call_line(call, model)}", style=_style(call))
+    # One session takes every call here: its name would only make the line too long for a terminal.
+    tell(out, f"{ended}  {call_line(call, model, session=False)}", style=_style(call))
 
 
 def _style(call: Call) -> str | None:
@@ -128,7 +126,7 @@ def _style(call: Call) -> str | None:
 
 
 def _serve(embedded: EmbeddedProxy) -> None:
-    run_async(lambda: _until_stopped(embedded))
+    run_async(lambda: _until_stopped(embedded), interrupted="stopped; the session is closed")
 
 
 async def _until_stopped(embedded: EmbeddedProxy) -> None:
@@ -140,8 +138,8 @@ async def _until_stopped(embedded: EmbeddedProxy) -> None:
         if embedded.web_port is not None:
             out.print(f"mitmweb   {embedded.web_url}", highlight=False, soft_wrap=True)
         out.print("\nPaste one of these; any API key is accepted:\n")
-        for line in lines_to_paste(base_url, proxy_url, embedded.ca):
-            out.print(line, highlight=False, markup=False, soft_wrap=True)
+        for name, line in lines_to_paste(base_url, proxy_url, embedded.ca):
+            tell(out, f"{name}\n{folded(line)}\n")
         await embedded.wait()
 
 

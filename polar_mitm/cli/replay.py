@@ -7,18 +7,17 @@ from typing import Annotated
 import orjson
 import typer
 
+from polar_mitm.capture.folder import SessionFolder
 from polar_mitm.cli.shell import JsonFlag, err, exit_codes, out, print_json, tell
-from polar_mitm.cli.tables import shown
+from polar_mitm.cli.tables import many, shown
 from polar_mitm.cli.traces_view import show_session
-from polar_mitm.rollout.replay import Replay, Replayed
+from polar_mitm.rollout.replay import Replay, Replayed, ReplayError
 from polar_mitm.rollout.replay import replay as replay_flows
 from polar_mitm.trajectory.builders import build
 from polar_mitm.trajectory.digest import Digest
 from polar_mitm.trajectory.trace import Trajectory
 
-Flows = Annotated[
-    Path, typer.Argument(help="A session's flows.mitm, or any file of flows.", exists=True, dir_okay=False)
-]
+Flows = Annotated[Path, typer.Argument(help="A session's folder, its flows.mitm, or any file of flows.", exists=True)]
 
 
 def replay(
@@ -33,27 +32,38 @@ def replay(
 ) -> None:
     """Rebuild calls.jsonl from saved flows, without an engine."""
     with exit_codes():
+        flows = _file_of(flows)
         result = replay_flows(flows, out_folder)
         built = {session.folder.path: build(session.folder.path) for session in result.sessions if rebuild}
     if json:
         print_json(_document(result, built))
         return
     for session in result.sessions:
-        tell(out, f"{session.session.session_id}: {session.session.calls} calls  {shown(session.folder.calls)}")
+        tell(out, f"{session.session.session_id}: {many(session.session.calls, 'call')}  {shown(session.folder.calls)}")
         tell(out, f"  {_compared(session)}")
         for trouble in _troubles(session):
             tell(err, f"  {trouble}", style="yellow")
     for count, what in (
-        (result.others, "that are no calls"),
-        (result.repeated, "of calls that came before"),
-        (result.unfinished, "saved before their call was over"),
+        (result.others, "of no call"),
+        (result.repeated, "of a call that came before"),
+        (result.unfinished, "saved before its call was over"),
     ):
         if count:
-            tell(out, f"passed over: {count} flows {what}")
+            tell(out, f"passed over: {many(count, 'flow')} {what}")
     if result.torn >= 0:
         tell(err, f"{shown(flows)} ends in the middle of a flow, at byte {result.torn}", style="yellow")
     for path, trajectory in built.items():
         show_session(out, shown(path), Digest.of(trajectory))
+
+
+def _file_of(path: Path) -> Path:
+    """Of a session's folder the file of its flows. Raises ReplayError."""
+    if not path.is_dir():
+        return path
+    flows = SessionFolder(path).flows
+    if not flows.is_file():
+        raise ReplayError(f"there is no {flows.name} in {path}: name a session's folder, or a file of flows")
+    return flows
 
 
 def _compared(session: Replayed) -> str:

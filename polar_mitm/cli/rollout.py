@@ -1,13 +1,12 @@
 """`polar rollout`: the server that takes tasks and spreads their sessions over gateways."""
 
-import logging
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
-from rich.logging import RichHandler
 
-from polar_mitm.cli.shell import NOT_READY, err, exit_codes, out, run_async, tell
+from polar_mitm.cli.log_lines import show_log
+from polar_mitm.cli.shell import EXTRA, NOT_READY, err, exit_codes, out, run_async, tell
 from polar_mitm.rollout.server.settings import MIB, Settings, SettingsError, own_token, secret
 
 app = typer.Typer(help="The rollout server.", no_args_is_help=True, add_completion=False)
@@ -81,11 +80,9 @@ def serve(
         from polar_mitm.rollout.cluster.ray import Fleet, beside
         from polar_mitm.rollout.server.serve import serve as run
     except ModuleNotFoundError as missing:
-        tell(err, f"polar: {missing.name} is not installed: pip install 'polar-mitm[rollout]'", style="red")
+        tell(err, f"polar: {missing.name} is not installed: {EXTRA}", style="red")
         raise typer.Exit(NOT_READY) from missing
-    logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[RichHandler(console=err, show_path=False)])
-    for name in ("uvicorn.access", "alembic", "asyncio"):
-        logging.getLogger(name).setLevel(logging.WARNING)
+    show_log(quiet=("uvicorn", "alembic", "asyncio"))
     with exit_codes():
         token, where = _token(state, token_file)
         settings = Settings(
@@ -122,7 +119,7 @@ def serve(
         else:
             await beside(lambda up: run(settings, host, port, up), fleet, ready)
 
-    run_async(main)
+    run_async(main, interrupted="the server has stopped; a next start goes on")
 
 
 def _token(state: Path, file: Path | None) -> tuple[str, str]:

@@ -124,9 +124,20 @@ def run(
                 tell(out, line)
         else:
             out.print(summary_table(rows))
+            _tell_more(out_folder)
     if any(outcome.session.status != "completed" for outcome in outcomes):
         raise typer.Exit(FAILED)
     return outcomes
+
+
+def _tell_more(folder: Path) -> None:
+    for what, command in (
+        ("A row a sample:", f"polar traces {folder}"),
+        ("A row a call:", f"polar calls {folder}"),
+        ("For a trainer:", f"polar export {folder} --format jsonl"),
+        ("What is not done yet:", "the same command with --resume"),
+    ):
+        tell(out, f"{what:22} {command}")
 
 
 def _given(**changes: object) -> dict[str, object] | None:
@@ -171,14 +182,15 @@ async def _run(
             await asyncio.to_thread(close_dead, out_folder)
         model = plan[0].model if any(RUNNABLE[scenario.harness].FACTS.calls_model for scenario in plan) else None
         async with engine_for(model, engine_url, say=steps.say, progress=steps.progress) as engine:
+            sent, reason = engine.capabilities.tokens(tokens)
             for scenario, parts in zip(plan, works, strict=True):
                 where = f"{scenario.harness} in {scenario.sandbox} ({scenario.intercept})"
                 many = f"{sum(len(tasks) for _, tasks in parts)} tasks x " if scenario.tasks else ""
-                told = f", model {engine.capabilities.model}" if model else ""
+                told = f", model {engine.capabilities.model}, tokens {sent}" if model else ""
                 steps.say(f"{scenario.name}: {many}{scenario.samples} x {where}{told}")
             for note in notes_of(work):
                 steps.say(f"  {note}")
-            if model and (reason := engine.capabilities.tokens(tokens)[1]):
+            if model and reason:
                 steps.say(f"prompts go as messages, not as token ids: {reason}")
             tally = Tally(sum(scenario.samples * len(tasks) for scenario, tasks in work))
             outcomes = await run_tasks(

@@ -11,7 +11,7 @@ from polar_mitm.capture.forms import CallFileError
 from polar_mitm.capture.lock import SessionBusy
 from polar_mitm.capture.recover import Met, change_form, recover_below
 from polar_mitm.cli.shell import BAD_USAGE, FAILED, JsonFlag, err, exit_codes, out, print_json, tell
-from polar_mitm.cli.tables import shown
+from polar_mitm.cli.tables import many, shown
 
 Captures = Annotated[
     Path, typer.Argument(help="A calls.jsonl, its session's folder, or a folder of sessions.", exists=True)
@@ -19,9 +19,9 @@ Captures = Annotated[
 Sessions = Annotated[Path, typer.Argument(help="A session's folder, or a folder of sessions.", exists=True)]
 
 
-def close_dead(path: Path) -> list[Met]:
+def close_dead(path: Path, *, lost: bool = False) -> list[Met]:
     """Close sessions whose process is gone, and say so on standard error. For commands that look at captures."""
-    met = recover_below(path) if path.exists() else []
+    met = recover_below(path, lost=lost) if path.exists() else []
     for session in met:
         if session.closed:
             tell(err, f"{shown(session.folder.path)}: {session.closed.status_reason}", style="yellow")
@@ -33,7 +33,7 @@ def close_dead(path: Path) -> list[Met]:
 def recover_command(path: Sessions, json: JsonFlag = False) -> None:
     """Close sessions whose process ended without closing them."""
     with exit_codes():
-        met = close_dead(path)
+        met = close_dead(path, lost=True)
     if json:
         print_json(
             [{"folder": str(m.folder.path), "closed": m.closed is not None, "trouble": m.trouble or None} for m in met]
@@ -66,7 +66,7 @@ def seal(
             failed = True
         else:
             done, before, after = done + 1, before + size, after + _size(session)
-    tell(out, f"{done} sessions: {before / 2**20:.2f} MiB of calls before, {after / 2**20:.2f} MiB now")
+    tell(out, f"{many(done, 'session')}: {before / 2**20:.2f} MiB of calls before, {after / 2**20:.2f} MiB now")
     if failed:
         raise typer.Exit(FAILED)
 

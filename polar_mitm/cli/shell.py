@@ -1,6 +1,7 @@
 """What every command shares: the console, `--json`, and the one place where an error becomes an exit code."""
 
 import asyncio
+import json
 import os
 import signal
 import sys
@@ -8,11 +9,12 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Annotated, Any, Literal
 
+import orjson
 import typer
 from rich.console import Console
 
 from polar_mitm.errors import BadInput, Explained, Failed, NotReady
-from polar_mitm.json_text import dumps
+from polar_mitm.json_text import dumps, loads
 from polar_mitm.proxy.lines import printable
 
 FAILED = 1
@@ -23,6 +25,9 @@ NOT_READY = 3
 INTERRUPTED = 128 + signal.SIGINT
 
 EXIT_CODES: dict[type[Explained], int] = {BadInput: BAD_USAGE, Failed: FAILED, NotReady: NOT_READY}
+
+EXTRA = "`make setup` in polar's folder brings it, and so does `pip install '.[rollout]'` there"
+"""Where the packages of the rollout service come from."""
 
 out = Console()
 err = Console(stderr=True)
@@ -57,25 +62,47 @@ def tell(console: Console, text: str, *, style: str | None = None) -> None:
 
 
 def print_json(value: Any) -> None:
-    """One JSON document on standard output, indented."""
-    sys.stdout.write(dumps(value, indent=True).decode() + "\n")
+    """One JSON document on standard output, indented. What UTF-8 cannot hold, half of a surrogate pair, is escaped."""
+    try:
+        text = dumps(value, indent=True).decode()
+    except (TypeError, ValueError):  # a long integer beside a fragment; half of a surrogate pair
+        text = json.dumps(value, indent=2, allow_nan=False, default=_spelled_out)
+    sys.stdout.write(text + "\n")
+
+
+def _spelled_out(value: object) -> Any:
+    if isinstance(value, orjson.Fragment):
+        return loads(orjson.dumps(value))
+    raise TypeError(f"{type(value).__name__} is no value of JSON's")
+
+
+INTERRUPTED_WORDS = "interrupted; everything started here was ended"
 
 
 @contextmanager
-def exit_codes() -> Iterator[None]:
-    """Turn a known error into its message on standard error and its exit code; an unknown one keeps its traceback."""
+def exit_codes(interrupted: str = INTERRUPTED_WORDS) -> Iterator[None]:
+    """Turn a known error, and one about a file, into a message on standard error and an exit code; an unknown one keeps
+    its traceback."""
     try:
         yield
     except Explained as error:
         tell(err, f"polar: {error}", style="red")
         raise typer.Exit(next(code for kind, code in EXIT_CODES.items() if isinstance(error, kind))) from error
+    except OSError as error:
+        if error.filename is None:  # not about a file that was named
+            raise
+        tell(err, f"polar: {os.fsdecode(error.filename)}: {error.strerror}", style="red")
+        raise typer.Exit(FAILED) from error
     except (KeyboardInterrupt, asyncio.CancelledError) as error:
-        err.print("polar: interrupted; everything started here was ended", style="yellow")
+        err.print(f"polar: {interrupted}", style="yellow")
         raise typer.Exit(INTERRUPTED) from error
 
 
-def run_async[T](work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Run to the end. Ctrl-C, SIGTERM and SIGHUP end it, once: a second one would cut short the ending of what runs."""
+def run_async[T](work: Callable[[], Coroutine[Any, Any, T]], *, interrupted: str = INTERRUPTED_WORDS) -> T:
+    """Run to the end. Ctrl-C, SIGTERM and SIGHUP end it, once: a second one would cut short the ending of what runs.
+
+    `interrupted` is what is said then.
+    """
 
     async def main() -> T:
         task = asyncio.current_task()
@@ -89,7 +116,7 @@ def run_async[T](work: Callable[[], Coroutine[Any, Any, T]]) -> T:
             asyncio.get_running_loop().add_signal_handler(number, end)
         return await work()
 
-    with exit_codes():
+    with exit_codes(interrupted):
         return asyncio.run(main())
 
 

@@ -66,6 +66,11 @@ def shown(path: Path) -> Path:
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 
+def many(number: int, thing: str) -> str:
+    """`1 session`, `2 sessions`."""
+    return f"{number:,} {thing}{'' if number == 1 else 's'}"
+
+
 def calls_table(rows: Iterable[dict[str, Any]]) -> Table:
     """A row a call, numbered from 1. `lost` counts what the model was not given; `--json` names it."""
     table = Table(box=None, pad_edge=False, header_style="bold", expand=True)

@@ -7,7 +7,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from polar_mitm.tokens.pieces import pieces, visible
+from polar_mitm.cli.tables import many
+from polar_mitm.tokens.pieces import pieces, text_of, visible
 from polar_mitm.tokens.vocabulary import Vocabulary
 from polar_mitm.trajectory.digest import Digest, counted, lineage
 from polar_mitm.trajectory.totals import Totals
@@ -62,7 +63,8 @@ def show_run(console: Console, digests: Mapping[Path, Digest]) -> None:
 def show_totals(console: Console, totals: Totals) -> None:
     """Of a run: calls by relation, breaks by cause, tokens by bin."""
     console.print()
-    console.print(Text(f"{totals.sessions:,} sessions, {totals.calls:,} calls, {totals.traces:,} traces", style="bold"))
+    sizes = ((totals.sessions, "session"), (totals.calls, "call"), (totals.traces, "trace"))
+    console.print(Text(", ".join(many(number, thing) for number, thing in sizes), style="bold"))
     console.print(Text(f"calls   {counted(totals.relations.items())}"), soft_wrap=True)
     console.print(Text(f"breaks  {counted(totals.causes.items())}"), soft_wrap=True)
     _show_ledger(console, totals.bins, totals.sampled)
@@ -81,17 +83,35 @@ def show_breaks(console: Console, path: Path, breaks: Sequence[Break], vocabular
         console.print(Text(visible(where)).append(broken.cause, style="bold yellow"), soft_wrap=True)
         console.print(Text(visible(f"  {broken.why}")), soft_wrap=True)
         shared = _shared(broken.parent_around, broken.prompt_around)
-        for name, ids, style in (
-            ("sampled ", broken.parent_around, "green"),
-            ("now     ", broken.prompt_around, "red"),
-        ):
-            line = Text(f"  {name}")
-            for piece in pieces(ids, vocabulary):
-                if piece.start <= shared < piece.end:
-                    line.append("▸", style="bold")
-                # Each side on a line of its own: what a line end in the text is, its sign shows.
-                line.append(visible(piece.text).replace("\n", ""), style=style if piece.end > shared else "dim")
-            console.print(line, soft_wrap=True)
+        sides = {"sampled ": (broken.parent_around, "green"), "now     ": (broken.prompt_around, "red")}
+        cut = _same_text([ids[shared:] for ids, _ in sides.values()], vocabulary)
+        for name, (ids, style) in sides.items():
+            console.print(_side(name, ids, style, shared, vocabulary, cut=cut), soft_wrap=True)
+        if cut:
+            console.print(Text("  the text is the same: it is cut into other tokens, which | parts", style="dim"))
+
+
+def _side(name: str, ids: Sequence[int], style: str, shared: int, vocabulary: Vocabulary | None, *, cut: bool) -> Text:
+    """One side of a break on a line of its own: what a line end in the text is, its sign shows. With `cut` the tokens
+    from the first that differs on are told apart, and named by their ids."""
+    line = Text(f"  {name}")
+    for piece in pieces(ids, vocabulary):
+        if piece.start <= shared < piece.end:
+            line.append("▸", style="bold")
+        elif cut and piece.start > shared:
+            line.append("|", style="bold")
+        line.append(visible(piece.text).replace("\n", ""), style=style if piece.end > shared else "dim")
+    if cut:
+        line.append(f"   {' '.join(map(str, ids[shared:]))}", style="dim")
+    return line
+
+
+def _same_text(sides: Sequence[Sequence[int]], vocabulary: Vocabulary | None) -> bool:
+    """Whether the texts are the same as far as both go."""
+    if vocabulary is None:
+        return False
+    one, other = (text_of(ids, vocabulary) for ids in sides)
+    return bool(one and other) and (one.startswith(other) or other.startswith(one))
 
 
 def _facts(digest: Digest) -> str:

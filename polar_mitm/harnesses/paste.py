@@ -23,8 +23,18 @@ PROXY = (
 """For any harness at its own host: opencode, pi, and those above. Who is logged in leaves the keys out."""
 
 
-def lines_to_paste(base_url: str, proxy_url: str, ca: Path) -> Iterator[str]:
-    """A line a harness with its base URL, then the line for any of them through the proxy, base URL untouched."""
+def lines_to_paste(base_url: str, proxy_url: str, ca: Path) -> Iterator[tuple[str, str]]:
+    """The name and the line of each harness with its base URL, then of any through the proxy, base URL untouched."""
     for name, line in BASE_URL.items():
-        yield f"{name:12} {line.format(base=base_url, patience=PATIENCE_MS)}"
-    yield f"{'any, proxied':12} {PROXY.format(proxy=proxy_url, ca=ca, patience=PATIENCE_MS)} COMMAND"
+        yield name, line.format(base=base_url, patience=PATIENCE_MS)
+    yield "any, through the proxy", PROXY.format(proxy=proxy_url, ca=ca, patience=PATIENCE_MS) + " COMMAND"
+
+
+def folded(line: str, width: int = 78) -> str:
+    """The same for a shell, on lines of at most this width where its words allow."""
+    lines, room = [""], width - len("  ") - len(" \\")
+    for word in line.split(" "):
+        if lines[-1] and len(lines[-1]) + 1 + len(word) > room:
+            lines.append("")
+        lines[-1] = f"{lines[-1]} {word}".strip()
+    return "  " + " \\\n    ".join(lines)

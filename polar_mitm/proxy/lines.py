@@ -17,11 +17,12 @@ def printable(text: str) -> str:
     return "".join(sign if sign.isprintable() or sign in "\n\t" else "\ufffd" for sign in text)
 
 
-def call_line(call: Call, model: str) -> str:
-    """Session, provider, model as asked, kind, tokens in and out, finish, seconds, and the error if there is one."""
+def call_line(call: Call, model: str, *, session: bool = True) -> str:
+    """Session unless it is left out, provider, model as asked, kind, tokens in and out, finish, seconds, and the error
+    if there is one."""
     response = call.response
     fields = [
-        call.identity.session_id,
+        *([call.identity.session_id] if session else []),
         call.origin.provider,
         _short(model, LONGEST_NAME) or "-",
         call.origin.kind,

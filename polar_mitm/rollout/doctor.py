@@ -23,6 +23,8 @@ class Finding:
     says: str
     needed: bool = False
     """Whether the demo needs it and can't install it by itself."""
+    possible: bool = True
+    """False for what cannot be anywhere: nothing is missing here."""
 
 
 def examine(engine_url: str | None = None) -> list[Finding]:
@@ -46,14 +48,16 @@ def _findings(engine_url: str | None) -> Iterator[Finding]:
         except HarnessMissing as missing:
             yield Finding(f"harness {name}", False, str(missing))
     yield Finding("engine", is_installed(), "installed" if is_installed() else "not installed: polar model install")
+    asked = []
     for model in MODELS:
         running = find(model)
         says = f"served at {running.url}" if running else "built" if is_built(model) else "not built"
         mend = "" if is_built(model) else f": polar model install {model}"
         yield Finding(f"model {model}", is_built(model), says + mend)
         if running:
+            asked.append(running.url)
             yield _tokens(running.url)
-    if engine_url:
+    if engine_url and engine_url.rstrip("/").replace("//localhost", "//127.0.0.1") not in asked:
         yield _tokens(engine_url)
 
 
@@ -76,6 +80,9 @@ async def _asked(url: str) -> Capabilities:
 async def prove_ways() -> list[Finding]:
     """A finding for each sandbox and intercept mode, from a real request. Takes a few seconds."""
     try:
-        return [Finding(f"{proof.sandbox}, {proof.intercept}", proof.ok, proof.says) async for proof in proofs()]
+        return [
+            Finding(f"{proof.sandbox}, {proof.intercept}", proof.ok, proof.says, possible=proof.possible)
+            async for proof in proofs()
+        ]
     except ProxyFailed as error:
         return [Finding("the proxy", False, str(error), needed=True)]

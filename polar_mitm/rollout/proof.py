@@ -54,6 +54,8 @@ class Proof:
     intercept: str
     ok: bool
     says: str
+    possible: bool = True
+    """False where the sandbox cannot have this mode on any machine."""
 
 
 async def proofs() -> AsyncIterator[Proof]:
@@ -63,8 +65,10 @@ async def proofs() -> AsyncIterator[Proof]:
         for name, sandbox in SANDBOXES.items():
             lacks = await asyncio.to_thread(_lacks, name, sandbox)
             for intercept in get_args(Intercept.__value__):
-                if why := lacks or refusal(intercept, sandbox):
-                    yield Proof(name, intercept, False, why)
+                if why := refusal(intercept, sandbox):
+                    yield Proof(name, intercept, False, why, possible=False)
+                elif lacks:
+                    yield Proof(name, intercept, False, lacks)
                 else:
                     yield await _prove(sandbox, intercept, border, proxy)
 

@@ -56,7 +56,7 @@ def read_trajectories(path: Path) -> Iterator[Trajectory]:
             except ValueError as error:
                 raise TrajectoryFileError(path, number, f"not JSON: {error}", "write the file anew") from error
             version = value.get("schema") if isinstance(value, dict) else None
-            if not isinstance(version, int) or version < 1:
+            if type(version) is not int or version < 1:  # True is an int too
                 raise TrajectoryFileError(
                     path, number, "not a trajectory: it has no schema version", "name another file"
                 )

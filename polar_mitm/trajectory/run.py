@@ -80,7 +80,7 @@ class Run:
 
     def _load(self, folder: SessionFolder) -> None:
         try:
-            record = folder.load()
+            record = _record(folder)
             twin = self._folders.setdefault(record.session_id, folder.path)
             if twin != folder.path:
                 raise TrajectoryError(folder.path, f"it is the same session as {twin}", "move one of the two away")
@@ -116,6 +116,14 @@ class Run:
         for record in self.records.values():
             members.setdefault(group_of(record), []).append(self._standings[record.session_id])
         return members
+
+
+def _record(folder: SessionFolder) -> SessionRecord:
+    try:
+        return folder.load()
+    except FileNotFoundError as error:
+        mend = f"`polar recover {folder.path}` makes one from its calls"
+        raise SessionFileError(folder.path, "it has no session.json", mend) from error
 
 
 def _torn(folder: SessionFolder) -> bool:

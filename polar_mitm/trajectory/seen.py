@@ -311,6 +311,8 @@ def _invalid(line: CallLine) -> str | None:
         return f"an id is outside 0..{LARGEST_ID}"
     if not all(map(math.isfinite, logprobs)):
         return "a logprob is not finite"
+    if max(logprobs) > 0:
+        return "a logprob is above 0"
     if not all(0 <= start <= end <= len(ids) for start, end in response.forced):
         return f"a forced span is outside the {len(ids)} response ids"
     return None

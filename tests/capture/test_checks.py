@@ -23,6 +23,7 @@ def test_a_call_with_all_its_ids_and_logprobs_is_valid() -> None:
         ([1], [2**31], [-1.0], "a response id is outside 0..2147483647"),
         ([1], [2, 3], [-1.0, math.nan], "the logprob of response id 1 is nan"),
         ([1], [2, 3], [-math.inf, -1.0], "the logprob of response id 0 is -inf"),
+        ([1], [2, 3], [-1.0, 1e-9], "the logprob of response id 1 is 1e-09"),
     ],
 )
 def test_a_call_that_lacks_something_is_invalid_and_says_what(

@@ -169,3 +169,10 @@ def test_models_are_not_mixed_unless_named(tmp_path: Path) -> None:
     assert polar(tmp_path, "-f", "trl", "--model", "tiny").exit_code == 0
     [row] = pq.read_table(tmp_path / "trl.parquet").to_pylist()
     assert (row["session_id"], row["model"]) == ("ses_a", "tiny")
+
+
+def test_one_row_is_not_several(tmp_path: Path) -> None:
+    world = World(session_id="ses_1")
+    world.answer(world.talk(), "Yes.")
+    told = " ".join(polar(world.write(tmp_path / "run"), "--format", "jsonl").stdout.split())
+    assert ": 1 row of 1 session, " in told

@@ -165,7 +165,8 @@ async def test_without_a_tokenizer_here_the_engine_is_asked(tmp_path: Path, home
 @pytest.mark.parametrize("name", ["0", "3", "call_z", ""])
 def test_a_call_that_is_not_there_is_bad_usage(name: str, tmp_path: Path) -> None:
     folder = written(tmp_path / "ses_1", said("a"), make_call("call_b"))
-    assert "no call has the number or id" in " ".join(shown(folder, "--call", name, code=2).split())
+    told = " ".join(shown(folder, "--call", name, code=2).replace("│", " ").split())
+    assert f"no call has the number or id {name!r}: there are the numbers 1 to 2" in told
 
 
 def test_a_number_that_several_sessions_have_is_bad_usage(tmp_path: Path) -> None:

@@ -45,9 +45,8 @@ async def test_it_prints_one_plain_line_a_call(proxy_home: Path, tmp_path: Path)
             await process.wait()
     line = printed[-1].rstrip("\n")
     assert line.isprintable()
-    time, session, provider, model, kind, tokens, finish, seconds = line.split("  ")
+    time, provider, model, kind, tokens, finish, seconds = line.split("  ")
     assert len(time) == 8
-    assert session.startswith("ses_")
     assert (provider, model, kind, finish) == ("anthropic", "claude\ufffd[31m-9", "turn", "stop")
     assert tokens == "29→7"
     assert seconds.endswith(" s")

@@ -63,6 +63,21 @@ def test_explain_shows_both_sides_with_the_place_where_they_part(tmp_path: Path,
     assert "decoded by" in shown
 
 
+def test_where_only_the_tokens_differ_the_cuts_and_the_ids_are_shown(tmp_path: Path, home: Path) -> None:
+    world = World()
+    talk = world.talk()
+    world.answer(talk, "Done now.", spelled=True)
+    world.answer(talk.user("More."), "Yes.")
+    with_model(world, home)
+    shown = printed(world.write(tmp_path / "out"), "--explain")
+    [sampled] = [line for line in shown.splitlines() if line.startswith("  sampled")]
+    [now] = [line for line in shown.splitlines() if line.startswith("  now")]
+    assert "▸D|o|n|e|" in sampled and "▸Done|" in now
+    spelled = world.template.spell("Done now.")
+    assert " ".join(map(str, spelled)) in sampled and " ".join(map(str, world.template.encode("Done now."))) in now
+    assert "the text is the same: it is cut into other tokens" in shown
+
+
 def test_without_a_tokenizer_breaks_are_shown_as_ids(tmp_path: Path) -> None:
     shown = printed(a_long_day().write(tmp_path / "out"), "--explain")
     assert "▸⟨" in shown and "--tokenizer" in shown

@@ -20,6 +20,7 @@ async def test_each_sandbox_and_mode_works_or_says_why_not() -> None:
     assert works == told | {("bwrap", "hosts"), ("bwrap", "transparent"), ("container", "hosts")}
     refused = {place: proof.says for place, proof in found.items() if not proof.ok}
     assert all("use --" in says for says in refused.values())
+    assert {place for place, proof in found.items() if not proof.possible} == set(refused)
 
 
 async def test_a_way_that_does_not_lead_to_polar_is_no_proof(monkeypatch: pytest.MonkeyPatch) -> None:

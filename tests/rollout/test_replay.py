@@ -265,7 +265,7 @@ async def test_the_command_says_what_it_made_and_whether_it_is_the_same(staged: 
     assert result.stdout == (
         f"{name}: {CALLS} calls  {tmp_path}/again/{name}/calls.jsonl\n"
         f"  equal to {staged.calls}, byte for byte\n"
-        "passed over: 1 flows that are no calls\n"
+        "passed over: 1 flow of no call\n"
     )
     again = CliRunner().invoke(app, run)
     assert (again.exit_code, again.stdout) == (2, "")

@@ -64,3 +64,42 @@ def test_a_set_that_is_not_there(folder: Path) -> None:
     (folder / "math.yaml").write_text(SCENARIO.format(more=""))
     with pytest.raises(ScenarioError, match=r"set\.jsonl: cannot be read"):
         tasks_of(load(folder / "math.yaml"))
+
+
+ANSWERED = "tasks: {{file: set.jsonl{more}}}\nevaluator: {{type: answer, expected_field: {field}, match: {match}}}\n"
+
+
+@pytest.mark.parametrize(
+    ("field", "match", "said"),
+    [
+        (
+            "anwser",
+            "exact",
+            ":1: anwser: expected the answer (evaluator.expected_field); the fields are instruction, answer",
+        ),
+        ("answer", "number", ":2: answer: expected a number; got 'no'"),
+        ("answer", "regex", ":3: answer: expected a regular expression"),
+    ],
+)
+def test_an_answer_that_cannot_be_graded_by_is_found_when_the_set_is_read(
+    folder: Path, field: str, match: str, said: str
+) -> None:
+    (folder / "math.yaml").write_text(ANSWERED.format(more="", field=field, match=match))
+    rows = ("42", "no", "(")
+    (folder / "set.jsonl").write_text("".join(f'{{"instruction": "x", "answer": "{row}"}}\n' for row in rows))
+    with pytest.raises(ScenarioError) as caught:
+        tasks_of(load(folder / "math.yaml"))
+    assert f"{folder / 'set.jsonl'}{said}" in str(caught.value)
+
+
+def test_lines_past_the_limit_are_not_asked(folder: Path) -> None:
+    (folder / "math.yaml").write_text(ANSWERED.format(more=", limit: 1", field="answer", match="number"))
+    (folder / "set.jsonl").write_text('{"instruction": "x", "answer": 4}\n{"instruction": "y"}\n')
+    assert len(tasks_of(load(folder / "math.yaml"))) == 1
+
+
+def test_single_tasks_can_be_chosen(folder: Path) -> None:
+    rows = "".join(f'{{"instruction": "{n}?", "id": {n}}}\n' for n in range(5))
+    assert [task.id for task in tasks(folder, rows, ", only: ['3', '1']")] == ["math/1", "math/3"]
+    with pytest.raises(ScenarioError, match=r"set\.jsonl: tasks\.only: there is no task '7' in it"):
+        tasks(folder, rows, ", only: ['7']")

@@ -83,6 +83,21 @@ def test_calls_without_prompt_ids_or_response_ids(tmp_path: Path) -> None:
     assert trace.prompt_ids == world.calls[2].prompt_ids
 
 
+def test_a_logprob_above_zero_that_a_record_calls_valid_is_not_believed(tmp_path: Path) -> None:
+    world = World()
+    world.answer(world.talk(), "One.")
+    folder = world.write(tmp_path)
+    calls = folder / "calls.jsonl"
+    line = json.loads(calls.read_text())
+    line["response"]["logprobs"][0] = 0.5
+    calls.write_text(json.dumps(line) + "\n")
+    record = json.loads((folder / "session.json").read_text())
+    (folder / "session.json").write_text(json.dumps(record | {"seal": None}))
+    trajectory = build(folder)
+    assert trajectory.ledger.bins == {"invalid": 3}
+    assert trajectory.ledger.entries[0].reason == "a logprob is above 0"
+
+
 @pytest.mark.parametrize("record", [{"poisoned": "disk full"}, {"status": "open"}, {"status": "cancelled"}])
 def test_a_poisoned_or_unfinished_session_trains_nothing(tmp_path: Path, record: dict[str, Any]) -> None:
     trajectory = build(three(tmp_path, **record))

@@ -81,6 +81,6 @@ def arrow() -> Any:
         import pyarrow
     except ImportError as error:
         raise PackageMissing(
-            "Parquet needs the package pyarrow: install polar-mitm[parquet], or export to jsonl"
+            "Parquet needs the package pyarrow: `pip install '.[parquet]'` in polar's folder, or export to jsonl"
         ) from error
     return pyarrow

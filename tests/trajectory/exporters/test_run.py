@@ -201,7 +201,7 @@ def test_turns_sampled_otherwise_than_their_logprobs_say_are_counted_once_traine
 def test_without_pyarrow_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     for name in ("parquet", "trl"):
-        with pytest.raises(PackageMissing, match=r"polar-mitm\[parquet\]"):
+        with pytest.raises(PackageMissing, match=r"pip install '\.\[parquet\]'"):
             export([session()], FORMATS[name], to(tmp_path, name))
     export([session()], FORMATS["jsonl"], tmp_path / "out.jsonl")
     assert [path.name for path in tmp_path.iterdir()] == ["out.jsonl"]
