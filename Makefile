@@ -93,6 +93,10 @@ ray-show: $(READY) ## gateways on a Ray cluster of four nodes: 120 sessions at o
 	@$(UV_INSTALL:--no-deps=) --compile-bytecode --no-build-isolation --editable '.[rollout,ray]'
 	@$(BIN)/python -m bench.ray $(ARGS)
 
+.PHONY: api
+api: $(READY) ## schemathesis against the OpenAPI of the rollout server and of a gateway, two minutes each: no 5xx
+	@$(BIN)/python -m bench.api $(ARGS)
+
 .PHONY: soak
 soak: $(READY) ## 50 sessions at once on a running engine, killed and resumed ten times: make soak URL=http://127.0.0.1:8000
 	@$(BIN)/python -m bench.soak --engine-url $(URL)

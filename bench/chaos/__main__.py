@@ -5,6 +5,7 @@ Prints its figures. Exit code 1 when anything was lost or doubled, a callback wa
 
 import argparse
 import asyncio
+import signal
 import sys
 import tempfile
 from contextlib import ExitStack
@@ -53,4 +54,6 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    for number in (signal.SIGTERM, signal.SIGINT):  # the latter is ignored by what a shell runs in the background
+        signal.signal(number, signal.default_int_handler)
     sys.exit(main())

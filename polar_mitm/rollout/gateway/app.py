@@ -2,7 +2,7 @@
 
 from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, PlainTextResponse
 from prometheus_client import CollectorRegistry, Counter, generate_latest
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
@@ -69,8 +69,9 @@ def make_app(pipeline: Pipeline, token: str, incarnation: str) -> FastAPI:
     async def health() -> dict[str, str]:
         return {"status": "draining" if pipeline.draining else "ok"}
 
-    @app.get("/metrics")
+    @app.get("/metrics", response_class=PlainTextResponse)
     async def metrics() -> Response:
+        """For Prometheus."""
         return Response(
             exposition(pipeline) + generate_latest(figures), media_type="text/plain; version=0.0.4; charset=utf-8"
         )
