@@ -22,7 +22,7 @@ from polar_mitm.sandboxes import container_ways, own_files
 from polar_mitm.sandboxes.base import Exit, Layout, RunSpec, SandboxError, ended, to_the_end
 from polar_mitm.sandboxes.carried import SOCAT, carried
 from polar_mitm.sandboxes.container_ways import ENTRY
-from polar_mitm.sandboxes.images import KEPT, engine, run_arguments, said
+from polar_mitm.sandboxes.images import KEPT, engine, loses, plain_volumes, run_arguments, said, with_volumes
 from polar_mitm.sandboxes.limits import Cgroup
 from polar_mitm.sandboxes.scratch import prefix
 from polar_mitm.sandboxes.trust import write_bundle
@@ -80,6 +80,12 @@ class Container:
     async def run(self, spec: RunSpec) -> Exit:
         if spec.image is None:
             raise SandboxError("the container sandbox needs an image: name one, or a Dockerfile, in the scenario")
+        image = spec.image
+        if not image.startswith(f"{KEPT}:"):
+            image = await asyncio.to_thread(with_volumes, image)
+        if spec.keep and (lost := await asyncio.to_thread(loses, spec.image)):
+            mend = "take podman ($POLAR_CONTAINER_ENGINE), which keeps them, or an image without VOLUME"
+            raise SandboxError(f"docker keeps nothing of {', '.join(lost)}, a VOLUME of {spec.image}: {mend}")
         variant = await asyncio.to_thread(run_arguments, spec.image)
         started = time.monotonic()
         name = _name(spec.marker)
@@ -88,7 +94,7 @@ class Container:
         status.touch()
         status.chmod(0o666)  # the container's user need not be its root
         environment.write_text("".join(f"export {key}={shlex.quote(value)}\n" for key, value in spec.env.items()))
-        arguments = [*variant, "--name", name, *_arguments(spec, Path(scratch.name)), spec.image, *_program(spec)]
+        arguments = [*variant, "--name", name, *_arguments(spec, Path(scratch.name)), image, *_program(spec)]
         files = own_files.home_files(spec) if spec.own else set()
         try:
             process = await _start([engine(), "run", *arguments], spec, Path(scratch.name))
@@ -105,15 +111,15 @@ class Container:
             started_at_all = bool(status.read_text())
             if spec.own:
                 await asyncio.to_thread(own_files.home_back, name, spec, files)
-            image = await asyncio.to_thread(_commit, name, spec.marker) if spec.keep else None
+            kept = await asyncio.to_thread(_commit, name, spec.marker) if spec.keep else None
         finally:
             await to_the_end(asyncio.to_thread(said, "rm", "--force", "--volumes", name))
             scratch.cleanup()
         if timed_out or (over and code == KILLED):
-            return Exit(None, timed_out, seconds, over, image)
+            return Exit(None, timed_out, seconds, over, kept)
         if code is None or not started_at_all:
             raise SandboxError(f"{spec.argv[0]} could not be run: {_tail(spec.stderr)}")
-        return Exit(code, False, seconds, over, image)
+        return Exit(code, False, seconds, over, kept)
 
     def sweep(self, marker: str) -> None:
         with suppress(SandboxError):
@@ -142,7 +148,7 @@ async def _watched(name: str, spec: RunSpec) -> list[Path] | None:
 
 
 def _arguments(spec: RunSpec, scratch: Path) -> Iterator[str]:
-    yield from ("--pull", "never", "--interactive")
+    yield from ("--pull", "never", "--interactive", *plain_volumes())
     if _has_init():
         yield "--init"  # reaps what the program leaves behind
     yield from ("--security-opt", "no-new-privileges", "--hostname", "polar")

@@ -97,7 +97,7 @@ def build(context: Path, dockerfile: Path, tag: str, *, timeout_s: float | None 
 
 def _build(context: Path, dockerfile: Path, tag: str, timeout_s: float | None) -> None:
     program = engine()
-    isolation = ["--isolation", "chroot"] if Path(program).name == "podman" and os.geteuid() == 0 else []
+    isolation = ["--isolation", "chroot"] if _is_podman() and os.geteuid() == 0 else []
     command = [program, "build", *isolation, "--quiet", "--tag", tag, "--file", str(dockerfile), str(context)]
     with (
         tempfile.TemporaryFile() as said_by_it,
@@ -147,15 +147,20 @@ def passable(image: str, folders: Sequence[Path]) -> str:
     if not above:
         return image
     names = " ".join(map(shlex.quote, above))
-    lines = [
-        f"FROM {image}",
-        "USER 0",
-        f"RUN for folder in {names}; do if [ -d $folder ]; then chmod o+x $folder; fi; done",
-        f"USER {user(image)}",
-    ]
+    return _with_step(image, f"for folder in {names}; do if [ -d $folder ]; then chmod o+x $folder; fi; done")
+
+
+def with_volumes(image: str) -> str:
+    """The image, in which each folder that it names as a VOLUME is there: see `plain_volumes`. Raises SandboxError."""
+    folders = sorted(_configured(image, "Config").get("Volumes") or {})
+    return _with_step(image, f"mkdir -p {' '.join(map(shlex.quote, folders))}") if folders else image
+
+
+def _with_step(image: str, command: str) -> str:
+    """The image after a command of its root's."""
     with tempfile.TemporaryDirectory(prefix="polar-image-") as scratch:
         dockerfile = Path(scratch) / "Dockerfile"
-        dockerfile.write_text("\n".join(lines))
+        dockerfile.write_text(f"FROM {image}\nUSER 0\nRUN {command}\nUSER {user(image)}")
         return of_folder(Path(scratch), more=_configured(image, "Id"))
 
 
@@ -195,13 +200,28 @@ def archive(image: str, path: PurePosixPath, target: Path) -> bool:
 def _container(image: str) -> Iterator[str]:
     """One that is never started."""
     name = f"polar-extract-{os.urandom(8).hex()}"
-    made = said("create", "--name", name, image, "/bin/true")
+    made = said("create", *plain_volumes(), "--name", name, image, "/bin/true")
     if made.returncode != 0:
         raise SandboxError(f"no container can be made of {image}: {made.stderr.strip()[-500:]}")
     try:
         yield name
     finally:
         said("rm", "--force", "--volumes", name)
+
+
+def plain_volumes() -> tuple[str, ...]:
+    """The arguments with which a VOLUME of an image is a folder of it like any other, where it is there at all, and
+    part of what is kept."""
+    return ("--image-volume", "ignore") if _is_podman() else ()
+
+
+def loses(image: str) -> list[str]:
+    """The folders whose content this engine leaves out of what it keeps of a container. Raises SandboxError."""
+    return [] if _is_podman() else sorted(_configured(image, "Config").get("Volumes") or {})
+
+
+def _is_podman() -> bool:
+    return Path(engine()).name.startswith("podman")
 
 
 def workdir(image: str) -> PurePosixPath | None:

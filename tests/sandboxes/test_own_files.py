@@ -8,18 +8,19 @@ import pytest
 
 from polar_mitm.sandboxes import SANDBOXES, SandboxError
 from polar_mitm.sandboxes.base import Own, Ready
-from polar_mitm.sandboxes.images import build, said
+from polar_mitm.sandboxes.images import build, extract, said
 from polar_mitm.sandboxes.limits import Limits
 from tests.needs import need
 from tests.sandboxes.conftest import Run, make_run
 
 DOCKERFILE = """\
 FROM {base}
-RUN useradd --create-home worker && mkdir -p /app /opt/tools && chown worker /app \\
+RUN useradd --create-home worker && mkdir -p /app /data /opt/tools && chown worker /app && echo old > /data/old \\
     && printf '#!/bin/sh\\nexec "$@"\\n' > /entry.sh \\
     && printf '#!/bin/sh\\necho from-image\\n' > /opt/tools/tool && chmod +x /entry.sh /opt/tools/tool
 RUN sed -i '2i echo service > /run/service; export FROM_ENTRY=yes' /entry.sh
 ENV PATH=/opt/tools:$PATH OF_IMAGE=1
+VOLUME ["/data", "/fresh"]
 WORKDIR /app
 COPY --chown=worker given.txt .
 ENTRYPOINT ["/entry.sh"]
@@ -81,6 +82,27 @@ async def test_what_is_kept_holds_workspace_and_home(run: Run, tmp_path: Path, c
     second.image, second.own, second.env = ended.image, Own("root"), run.env
     await second("cat /app/one ~/two /srv/x/three")
     assert second.stdout == "one\ntwo\nthree\n"
+
+
+async def test_what_is_kept_holds_the_volumes_of_the_image(run: Run, tmp_path: Path, ca: Path) -> None:
+    run.keep = True
+    ended = await run("cat /data/old; echo new > /data/new; rm /data/old; echo fresh > /fresh/file")
+    assert (ended.code, run.stdout) == (0, "old\n"), run.stderr
+    (tmp_path / "second").mkdir()
+    second = make_run("container", tmp_path / "second", ca)
+    second.image, second.own, second.env = ended.image, Own("root"), run.env
+    await second("ls /data; cat /data/new /fresh/file")
+    assert second.stdout == "new\nnew\nfresh\n", second.stderr
+    assert ended.image is not None
+    assert extract(ended.image, PurePosixPath("/data/new"), tmp_path / "taken")
+    assert (tmp_path / "taken").read_text() == "new\n"
+
+
+async def test_an_engine_that_would_lose_a_volume_is_refused(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    run.keep = True
+    monkeypatch.setattr("polar_mitm.sandboxes.images._is_podman", lambda: False)
+    with pytest.raises(SandboxError, match=r"docker keeps nothing of /data, /fresh, a VOLUME of .*: take podman"):
+        await run("true")
 
 
 async def test_folders_and_files_that_are_mounted_take_what_is_written(run: Run) -> None:
