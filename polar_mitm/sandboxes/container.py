@@ -80,13 +80,13 @@ class Container:
     async def run(self, spec: RunSpec) -> Exit:
         if spec.image is None:
             raise SandboxError("the container sandbox needs an image: name one, or a Dockerfile, in the scenario")
+        variant = await asyncio.to_thread(run_arguments, spec.image)
         image = spec.image
         if not image.startswith(f"{KEPT}:"):
             image = await asyncio.to_thread(with_volumes, image)
         if spec.keep and (lost := await asyncio.to_thread(loses, spec.image)):
             mend = "take podman ($POLAR_CONTAINER_ENGINE), which keeps them, or an image without VOLUME"
             raise SandboxError(f"docker keeps nothing of {', '.join(lost)}, a VOLUME of {spec.image}: {mend}")
-        variant = await asyncio.to_thread(run_arguments, spec.image)
         started = time.monotonic()
         name = _name(spec.marker)
         scratch = tempfile.TemporaryDirectory(prefix=prefix(spec.marker))
