@@ -48,7 +48,7 @@ async def main() -> int:
             settings = Settings(
                 server_url=f"http://127.0.0.1:{at}",
                 token=TOKEN,
-                engine_url=engine.url,
+                engine_urls=[engine.url],
                 state=out / "gateway",
                 name="gw",
                 port=own,

@@ -80,7 +80,7 @@ async def run(plan: Plan, out: Path) -> Found:
             settings = Settings(
                 server_url=front.url,
                 token=TOKEN,
-                engine_url=engine.url,
+                engine_urls=[engine.url],
                 state=out / f"gw-{number}",
                 name=f"gw-{number}",
                 port=own,

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import aiohttp
 
-from polar_mitm.engine.client import Engine
-from polar_mitm.rollout.gateway.node import Node
+from polar_mitm.rollout.gateway.node import Node, pool_of
 from polar_mitm.rollout.gateway.settings import Settings
 from polar_mitm.rollout.sample import Job, Sample
 from polar_mitm.sandboxes.base import SandboxError
@@ -76,7 +75,7 @@ def serve(settings: Settings, ledger: Path) -> None:
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s %(message)s")
 
     async def main() -> None:
-        async with Engine(settings.engine_url) as engine:
-            await Node(settings, engine, make=partial(Simulated, ledger)).serve()
+        async with pool_of(settings) as engines:
+            await Node(settings, engines, make=partial(Simulated, ledger)).serve()
 
     asyncio.run(main())

@@ -7,9 +7,8 @@ from functools import partial
 from pathlib import Path
 
 from bench.chaos.simulated import Simulated
-from polar_mitm.engine.client import Engine
 from polar_mitm.rollout.cluster.actor import TOKEN
-from polar_mitm.rollout.gateway.node import Node
+from polar_mitm.rollout.gateway.node import Node, pool_of
 from polar_mitm.rollout.gateway.settings import Settings, Workers
 from polar_mitm.rollout.server.settings import secret
 
@@ -37,7 +36,7 @@ def main() -> None:
     settings = Settings(
         server_url=given.server_url,
         token=token,
-        engine_url=given.engine_url,
+        engine_urls=[given.engine_url],
         state=given.state,
         name=given.name,
         host=given.host,
@@ -45,7 +44,7 @@ def main() -> None:
     )
 
     async def serve() -> None:
-        async with Engine(settings.engine_url) as engine:
+        async with pool_of(settings) as engine:
             await Node(settings, engine, make=partial(Slow, given.ledger)).serve()
 
     asyncio.run(serve())

@@ -37,4 +37,16 @@ def _invalid_reason(call: Call) -> str | None:
     for start, end in response.forced:
         if not 0 <= start <= end <= len(ids):
             return f"the forced span {start}..{end} is outside the {len(ids)} response ids"
+    return _fault_of_versions(response.weight_versions, len(ids))
+
+
+def _fault_of_versions(spans: list[tuple[int, int, str]], length: int) -> str | None:
+    """Where the engine says which weights sampled what, it says so of each id once."""
+    at = 0
+    for start, end, version in spans:
+        if start != at or end < start:
+            return f"the span {start}..{end} of the weights {version} does not begin where the one before ends, at {at}"
+        at = end
+    if spans and at != length:
+        return f"the spans of weights end at {at}, and there are {length} response ids"
     return None

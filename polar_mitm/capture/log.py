@@ -156,6 +156,7 @@ class CallLog:
                 not_carried=request.not_carried,
             ),
             engine=call.engine,
+            tried=call.tried,
             prompt=Prompt(
                 prefix_call_id=prefix_call_id, prefix_len=prefix_len, suffix_ids=call.prompt_ids[prefix_len:]
             ),

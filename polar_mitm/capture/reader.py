@@ -113,6 +113,7 @@ def _whole(line: CallLine, bodies: dict[str, dict[str, Any]], prompt_ids: list[i
             not_carried=line.request.not_carried,
         ),
         engine=line.engine,
+        tried=line.tried,
         prompt_ids=prompt_ids,
         built=line.built,
         response=line.response,

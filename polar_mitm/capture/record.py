@@ -78,16 +78,25 @@ class Asked(Part):
 
 
 class EngineInfo(Part):
+    url: str | None = None
+    """Of the engine that sampled the answer."""
     model: str
     engine_version: str | None = None
     policy_version: str | None = None
-    """Of the weights that sampled the answer's first token."""
+    """Of the weights that sampled the answer's first token, in the trainer's words."""
     logprobs_mode: str | None = None
     """`raw_logprobs` unless the engine says otherwise: log-probabilities before temperature and filters."""
     template_hash: str | None = None
     tokenizer_hash: str | None = None
     tokens: Tokens = "chat"
     """How this call's prompt went to the engine: `exact` as token ids, `chat` as messages."""
+
+
+class Tried(Part):
+    """An engine that was asked before, and gave no answer that could be used."""
+
+    url: str
+    why: str
 
 
 class Built(Part):
@@ -122,7 +131,8 @@ class Response(Part):
     repairs: list[str] = []
     """What was changed for the client only."""
     weight_versions: list[tuple[int, int, str]] = []
-    """Half-open spans of response_ids and the version of the weights that sampled them, where the engine says it."""
+    """Half-open spans of response_ids, from the first id to the last, and the version of the weights that sampled them,
+    where the engine says it."""
 
     @property
     def chosen(self) -> list[float]:
@@ -168,6 +178,8 @@ class Call(Part):
     origin: Origin
     request: Asked
     engine: EngineInfo | None = None
+    tried: list[Tried] = []
+    """Engines that were asked before the one that answered, in their order."""
     prompt_ids: list[int] = Field(default_factory=list)
     """Every token id of the prompt as the engine saw it. Empty when the engine never answered."""
     built: Built | None = None
@@ -210,6 +222,7 @@ class CallLine(Part):
     origin: Origin
     request: Named
     engine: EngineInfo | None = None
+    tried: list[Tried] = []
     prompt: Prompt
     built: Built | None = None
     response: Response | None = None

@@ -25,6 +25,7 @@ COMMANDS: Final = {
     "results": "tasks:results",
     "cancel": "tasks:cancel",
     "model": "model:app",
+    "policy": "policy:app",
     "harness": "harness:app",
     "sandbox": "sandbox:app",
     "evaluator": "evaluator:app",

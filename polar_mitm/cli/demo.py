@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from polar_mitm.cli import run_task
-from polar_mitm.cli.shell import JsonFlag, Steps, TokensFlag, default_engine_url, exit_codes, out
+from polar_mitm.cli.shell import JsonFlag, Steps, TokensFlag, default_engine_urls, exit_codes, out
 from polar_mitm.cli.tables import shown
 from polar_mitm.harnesses.install import install as install_harness
 from polar_mitm.tasks.reading import bundled
@@ -16,7 +16,7 @@ from polar_mitm.tasks.reading import bundled
 
 def demo(
     samples: Annotated[int, typer.Option(min=1, help="Number of sessions.")] = 4,
-    engine_url: run_task.EngineUrl = None,
+    engine_url: run_task.EngineUrls = None,
     out_folder: run_task.Out = Path("runs"),
     tokens: TokensFlag = None,
     json: JsonFlag = False,
@@ -28,7 +28,7 @@ def demo(
     outcomes = run_task.run(
         [scenario],
         harnesses=[],
-        engine_url=engine_url or default_engine_url(),
+        engine_urls=engine_url or default_engine_urls(),
         out_folder=out_folder,
         concurrency=1,
         json=json,

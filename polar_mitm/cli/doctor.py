@@ -2,15 +2,18 @@
 
 import asyncio
 from dataclasses import asdict
+from typing import Annotated
 
 import typer
 
-from polar_mitm.cli.run_task import EngineUrl
 from polar_mitm.cli.shell import NOT_READY, JsonFlag, Steps, default_engine_url, out, print_json
 from polar_mitm.rollout.doctor import Finding, examine, prove_ways
 
 
-def doctor(engine_url: EngineUrl = None, json: JsonFlag = False) -> None:
+def doctor(
+    engine_url: Annotated[str | None, typer.Option(help="A vLLM that runs already; $POLAR_ENGINE_URL.")] = None,
+    json: JsonFlag = False,
+) -> None:
     """Say what is missing here, and how to mend it. Exit code 3 when the demo could not run."""
     with Steps(quiet=json) as steps:
         findings = examine(engine_url or default_engine_url())

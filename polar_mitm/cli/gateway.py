@@ -23,7 +23,10 @@ def gateway() -> None:
 @app.command()
 def serve(
     server_url: Annotated[str, typer.Option("--server-url", help="The rollout server.")],
-    engine_url: Annotated[str, typer.Option("--engine-url", help="The vLLM that answers the sessions' calls.")],
+    engine_url: Annotated[
+        list[str],
+        typer.Option("--engine-url", help="A vLLM that answers the sessions' calls; may be given several times."),
+    ],
     state: Annotated[Path, typer.Option(help="Folder of the sessions; it outlives the process.", file_okay=False)] = (
         Path("gateway")
     ),
@@ -40,7 +43,7 @@ def serve(
     grading: Annotated[int, typer.Option(min=1, help="Sessions that are graded at once.")] = 2,
     waiting: Annotated[int, typer.Option(min=0, help="Sessions in line here before that.")] = 16,
     policy_version: Annotated[
-        str | None, typer.Option(help="Of the weights that the engine serves; tasks may ask for one.")
+        str | None, typer.Option(help="Of the weights that the engines serve at first; tasks may ask for one.")
     ] = None,
     keep: Annotated[bool, typer.Option("--keep", help="Keep sessions' folders once the server has them.")] = False,
     token_file: Annotated[
@@ -49,16 +52,16 @@ def serve(
 ) -> None:
     """Run sessions for a rollout server until Ctrl-C; what was not delivered then is delivered by the next start."""
     try:
-        from polar_mitm.rollout.gateway.node import Node
+        from polar_mitm.rollout.gateway.node import Node, pool_of
         from polar_mitm.rollout.gateway.settings import Settings, Workers
     except ModuleNotFoundError as missing:
         tell(err, f"polar: {missing.name} is not installed: {EXTRA}", style="red")
         raise typer.Exit(NOT_READY) from missing
-    from polar_mitm.engine.client import Engine
 
     show_log(quiet=("uvicorn", "mitmproxy", "asyncio"))
     with exit_codes():
-        for option, given in (("--server-url", server_url), ("--engine-url", engine_url), ("--url", url)):
+        engines = [("--engine-url", given) for given in engine_url]
+        for option, given in (("--server-url", server_url), *engines, ("--url", url)):
             if given is not None and not given.startswith(("http://", "https://")):
                 raise SettingsError(f"{option} {given!r}: expected a URL that begins with http:// or https://")
         token = secret("token", token_file, TOKEN)
@@ -67,7 +70,7 @@ def serve(
     settings = Settings(
         server_url=server_url,
         token=token,
-        engine_url=engine_url,
+        engine_urls=engine_url,
         state=state.absolute(),
         scenarios=scenarios.absolute() if scenarios else None,
         host=host,
@@ -80,9 +83,9 @@ def serve(
     )
 
     async def main() -> None:
-        async with Engine(settings.engine_url) as engine:
-            model = engine.capabilities.model
+        async with pool_of(settings) as engines:
+            model = engines.capabilities.model
             told = f"gateway   {settings.name}, {running} sessions at once, model {model}"
-            await Node(settings, engine).serve(lambda at: tell(out, f"{told}\nlistens   {at}"))
+            await Node(settings, engines).serve(lambda at: tell(out, f"{told}\nlistens   {at}"))
 
     run_async(main, interrupted="the gateway has stopped; what it still holds is delivered by its next start")

@@ -10,7 +10,7 @@ import typer
 from polar_mitm.capture.record import Call
 from polar_mitm.cli.aside import Aside, AsideHandler
 from polar_mitm.cli.log_lines import LogLines, show_log
-from polar_mitm.cli.shell import BAD_USAGE, TokensFlag, default_engine_url, err, out, run_async, tell
+from polar_mitm.cli.shell import BAD_USAGE, TokensFlag, default_engine_urls, err, out, run_async, tell
 from polar_mitm.harnesses.paste import folded, lines_to_paste
 from polar_mitm.prompts import Tokens
 from polar_mitm.proxy.addons import standalone
@@ -19,8 +19,12 @@ from polar_mitm.proxy.master import EmbeddedProxy, FlowReader
 
 Port = Annotated[int, typer.Option(min=0, max=65535, help="Port of the proxy; 0 picks a free one.")]
 BasePort = Annotated[int, typer.Option("--base-url-port", min=0, max=65535, help="Port that serves as a base URL.")]
-EngineUrl = Annotated[
-    str | None, typer.Option("--engine-url", help="vLLM's OpenAI server; $POLAR_ENGINE_URL, else port 8000 here.")
+EngineUrls = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--engine-url",
+        help="vLLM's OpenAI server; may be given several times; $POLAR_ENGINE_URL, else port 8000 here.",
+    ),
 ]
 Out = Annotated[Path, typer.Option("--out", help="Folder for the session's folder.", file_okay=False)]
 Host = Annotated[str, typer.Option(help="Address to listen on. Anything but loopback lets others use your engine.")]
@@ -37,7 +41,7 @@ LOCAL_ENGINE = "http://127.0.0.1:8000"
 def proxy(
     port: Port = 8080,
     base_url_port: BasePort = 8081,
-    engine_url: EngineUrl = None,
+    engine_url: EngineUrls = None,
     out_folder: Out = Path("runs"),
     host: Host = "127.0.0.1",
     model: Model = "",
@@ -54,7 +58,7 @@ def web(
     port: Port = 8080,
     base_url_port: BasePort = 8081,
     web_port: Annotated[int, typer.Option(min=1, max=65535, help="Port of mitmweb's page.")] = 8082,
-    engine_url: EngineUrl = None,
+    engine_url: EngineUrls = None,
     out_folder: Out = Path("runs"),
     host: Host = "127.0.0.1",
     model: Model = "",
@@ -81,7 +85,7 @@ def web(
 def _proxy(
     port: int,
     base_url_port: int,
-    engine_url: str | None,
+    engine_urls: list[str] | None,
     out_folder: Path,
     host: str,
     model: str,
@@ -100,7 +104,7 @@ def _proxy(
         port=port,
         base_url_port=base_url_port,
         web_port=web_port,
-        polar_engine_url=engine_url or default_engine_url() or LOCAL_ENGINE,
+        polar_engine_url=",".join(engine_urls or default_engine_urls() or [LOCAL_ENGINE]),
         polar_out=str(out_folder),
         polar_model=model,
         polar_grace=str(grace),

@@ -12,7 +12,7 @@ from polar_mitm.cli.shell import (
     JsonFlag,
     Steps,
     TokensFlag,
-    default_engine_url,
+    default_engine_urls,
     out,
     print_json,
     run_async,
@@ -34,8 +34,12 @@ from polar_mitm.tasks.work import notes_of, work_of
 MOST_ROWS = 20
 """Samples of one task and harness that are still shown one by one at the end."""
 
-EngineUrl = Annotated[
-    str | None, typer.Option("--engine-url", help="A vLLM that runs already; $POLAR_ENGINE_URL. [default: a local one]")
+EngineUrls = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--engine-url",
+        help="A vLLM that runs already; may be given several times; $POLAR_ENGINE_URL. [default: a local one]",
+    ),
 ]
 Out = Annotated[Path, typer.Option("--out", help="Folder for the session folders.", file_okay=False)]
 
@@ -73,7 +77,7 @@ def run_task(
         typer.Option(help="A variable of this machine that Harbor tasks may have; may be given several times."),
     ] = None,
     tokens: TokensFlag = None,
-    engine_url: EngineUrl = None,
+    engine_url: EngineUrls = None,
     out_folder: Out = Path("runs"),
     json: JsonFlag = False,
 ) -> None:
@@ -81,7 +85,7 @@ def run_task(
     run(
         scenario,
         harnesses=harness or [],
-        engine_url=engine_url or default_engine_url(),
+        engine_urls=engine_url or default_engine_urls(),
         out_folder=out_folder,
         concurrency=concurrency,
         resume=resume,
@@ -100,7 +104,7 @@ def run(
     paths: list[Path],
     *,
     harnesses: list[str],
-    engine_url: str | None,
+    engine_urls: list[str],
     out_folder: Path,
     concurrency: int,
     json: bool,
@@ -112,7 +116,7 @@ def run(
     """Load, run, print; exit 1 when a session did not end well."""
     given = _given(**changes) or {}
     outcomes = run_async(
-        lambda: _run(_plan(paths, harnesses, given), engine_url, out_folder, concurrency, resume, tokens, quiet=json)
+        lambda: _run(_plan(paths, harnesses, given), engine_urls, out_folder, concurrency, resume, tokens, quiet=json)
     )
     rows = summary(outcomes, k=pass_k)
     if json:
@@ -160,7 +164,7 @@ def _plan(paths: list[Path], harnesses: list[str], changes: dict[str, object]) -
 
 async def _run(
     plan: list[Scenario],
-    engine_url: str | None,
+    engine_urls: list[str],
     out_folder: Path,
     concurrency: int,
     resume: bool,
@@ -169,7 +173,7 @@ async def _run(
     quiet: bool,
 ) -> list[Outcome]:
     other = next((scenario for scenario in plan if scenario.model != plan[0].model), None)
-    if other and engine_url is None:
+    if other and not engine_urls:
         what = f"expected {plan[0].model!r} as in {plan[0].path}, or one --engine-url for all; got {other.model!r}"
         raise ScenarioError(other.path, None, "model", what)
     works = [await asyncio.to_thread(work_of, scenario) for scenario in plan]
@@ -181,7 +185,7 @@ async def _run(
         if not resume:  # which closes them too, and clears up after their sandboxes
             await asyncio.to_thread(close_dead, out_folder)
         model = plan[0].model if any(RUNNABLE[scenario.harness].FACTS.calls_model for scenario in plan) else None
-        async with engine_for(model, engine_url, say=steps.say, progress=steps.progress) as engine:
+        async with engine_for(model, engine_urls, say=steps.say, progress=steps.progress) as engine:
             sent, reason = engine.capabilities.tokens(tokens)
             for scenario, parts in zip(plan, works, strict=True):
                 where = f"{scenario.harness} in {scenario.sandbox} ({scenario.intercept})"

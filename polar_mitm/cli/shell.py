@@ -153,4 +153,10 @@ class Steps:
 
 
 def default_engine_url() -> str | None:
-    return os.environ.get("POLAR_ENGINE_URL")
+    """The first of them."""
+    return next(iter(default_engine_urls()), None)
+
+
+def default_engine_urls() -> list[str]:
+    """Of $POLAR_ENGINE_URL, which may name several, by commas."""
+    return [url.strip() for url in os.environ.get("POLAR_ENGINE_URL", "").split(",") if url.strip()]

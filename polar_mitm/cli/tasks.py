@@ -38,7 +38,7 @@ def submit(
     """Give a task to a rollout server. With --wait: exit code 1 unless it completed."""
     with exit_codes():
         request = _request(task, samples, harness, task_id, priority, stop_after)
-    with _client(server_url, token_file) as client:
+    with client_of(server_url, token_file) as client:
         accepted = client.submit(request, idempotency_key=idempotency_key)
         if not wait:
             print_json(accepted.model_dump()) if json else tell(out, accepted.task_id)
@@ -57,7 +57,7 @@ def status(
     json: JsonFlag = False,
 ) -> None:
     """Show where tasks stand."""
-    with _client(server_url, token_file) as client:
+    with client_of(server_url, token_file) as client:
         tasks = [client.task(task_id)] if task_id else client.tasks(limit=limit).items
     if json:
         print_json([task.model_dump() for task in tasks])
@@ -74,7 +74,7 @@ def results(
     json: JsonFlag = False,
 ) -> None:
     """Show what came of a task: a line a session; with --json one JSON object a line."""
-    with _client(server_url, token_file) as client:
+    with client_of(server_url, token_file) as client:
         if follow:
             found = (
                 line.result for line in client.stream_results(task_id, trajectory=trajectory) if line.result is not None
@@ -95,12 +95,12 @@ def cancel(
     json: JsonFlag = False,
 ) -> None:
     """End a task: what runs is ended, what waits is taken out of the line."""
-    with _client(server_url, token_file) as client:
+    with client_of(server_url, token_file) as client:
         task = client.cancel(task_id)
     print_json(task.model_dump()) if json else out.print(_table([task]))
 
 
-class _client:  # noqa: N801  (a context manager)
+class client_of:  # noqa: N801  (a context manager)
     """A client of the server, whose errors become a message and an exit code."""
 
     def __init__(self, url: str, token_file: Path | None) -> None:

@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, FiniteFloat, JsonValue, StringConstraints
 
 from polar_mitm.client.models import Builder, File, Name, Received, Seconds, Sent, Stage, StageTimes
+from polar_mitm.client.policy import Count, EngineState, PolicyState
 
-type Count = Annotated[int, Field(ge=0)]
 type Url = Annotated[str, StringConstraints(pattern=r"^https?://[\x21-\x7e]+$", max_length=2048)]
 type GatewayState = Literal["ready", "draining", "down", "left"]
 
@@ -51,15 +51,6 @@ class Registered(Received):
     upload them to the server."""
 
 
-class EngineState(Sent):
-    url: str
-    healthy: bool
-    model: str | None = None
-    policy_version: str | None = None
-    running: Count = 0
-    """Calls that it is answering."""
-
-
 class Heartbeat(Sent):
     """`POST /v1/gateways/<name>/heartbeat`: 404 means register again; 409 that another process has the name now, and
     this one is to end its sessions and stop."""
@@ -68,9 +59,9 @@ class Heartbeat(Sent):
     state: Literal["ready", "draining"] = "ready"
     capacity: Count
     policy_version: str | None = None
+    policy: PolicyState | None = None
     sessions: dict[str, Stage]
     """All that it holds, each until its report was answered."""
-    engines: list[EngineState] = []
 
 
 class HeartbeatReply(Received):

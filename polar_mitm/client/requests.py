@@ -1,6 +1,6 @@
 """The requests of the rollout server's API and the reading of its answers, for both clients. No I/O."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -8,6 +8,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from polar_mitm.client.models import ErrorBody, RetryRequest, TaskRequest
 from polar_mitm.client.nodes import Gateway
+from polar_mitm.client.policy import Pause, PauseMode, Resume, Update
 
 
 class RolloutError(Exception):
@@ -70,6 +71,27 @@ def retry(task_id: str, samples: list[int] | None) -> Ask:
 
 def rows(session_id: str, form: str) -> Ask:
     return Ask("GET", f"/v1/sessions/{session_id}/rows", {"format": form})
+
+
+def update(version: str, weights: str | None, mode: PauseMode, limit_s: float, gateways: Sequence[str] | None) -> Ask:
+    body = Update(version=version, weights=weights, mode=mode, limit_s=limit_s, **_named(gateways))
+    return _posted("/v1/policy", body)
+
+
+def pause(mode: PauseMode, limit_s: float, gateways: Sequence[str] | None) -> Ask:
+    return _posted("/v1/policy/pause", Pause(mode=mode, limit_s=limit_s, **_named(gateways)))
+
+
+def resume(version: str | None, gateways: Sequence[str] | None) -> Ask:
+    return _posted("/v1/policy/resume", Resume(version=version, **_named(gateways)))
+
+
+def _named(gateways: Sequence[str] | None) -> dict[str, Any]:
+    return {"gateways": list(gateways) if gateways else None}
+
+
+def _posted(path: str, body: BaseModel) -> Ask:
+    return Ask("POST", path, content=body.model_dump_json(exclude_none=True).encode(), headers=_JSON)
 
 
 def read[Answer: BaseModel](status: int, body: bytes, answer: type[Answer]) -> Answer:

@@ -7,7 +7,7 @@ with RolloutClient(url, token) as rollout:
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -17,7 +17,10 @@ from pydantic import BaseModel
 from polar_mitm.client import requests
 from polar_mitm.client.models import ENDED, Event, Overview, Page, ResultLine, Results, Session, Task, TaskRequest
 from polar_mitm.client.nodes import Gateway
+from polar_mitm.client.policy import FleetPolicy, PauseMode
 from polar_mitm.client.requests import Ask, StreamCut, Unreachable
+
+POLICY_POLL_S = 0.2
 
 
 class RolloutClient:
@@ -107,6 +110,36 @@ class RolloutClient:
         requests.check(status, body)
         return requests.GATEWAYS.validate_json(body)
 
+    def policy(self) -> FleetPolicy:
+        """Which weights the gateways' engines serve, and where a change of them stands."""
+        return self._get(Ask("GET", "/v1/policy"), FleetPolicy)
+
+    def update_policy(
+        self,
+        version: str,
+        *,
+        weights: str | None = None,
+        mode: PauseMode = "drain",
+        limit_s: float = 600,
+        gateways: Sequence[str] | None = None,
+    ) -> FleetPolicy:
+        """Pause, have the engines load `weights` (a folder on their machines), resume; returns at the end of it.
+
+        The phase is `serving` or `failed` then. Made again, a change that was done is done.
+        """
+        asked = requests.update(version, weights, mode, limit_s, gateways)
+        return self._ended(self._get(asked, FleetPolicy))
+
+    def pause_policy(
+        self, *, mode: PauseMode = "drain", limit_s: float = 600, gateways: Sequence[str] | None = None
+    ) -> FleetPolicy:
+        """Hold all calls, for a trainer that changes the weights itself; returns when none runs, or `failed`."""
+        return self._ended(self._get(requests.pause(mode, limit_s, gateways), FleetPolicy))
+
+    def resume_policy(self, version: str | None = None, *, gateways: Sequence[str] | None = None) -> FleetPolicy:
+        """Let calls go on. `version`: of the weights that the engines have now; None: as before the pause."""
+        return self._ended(self._get(requests.resume(version, gateways), FleetPolicy))
+
     def file(self, session_id: str, name: str) -> bytes:
         """A file of a session, whole: `calls.jsonl`, `trajectory.json`, `workspace.diff`, ..."""
         status, body = self._raw(Ask("GET", f"/v1/sessions/{session_id}/files/{name}"))
@@ -125,6 +158,13 @@ class RolloutClient:
         for line in self._lines(Ask("GET", "/v1/events", query, headers={"Accept": "text/event-stream"})):
             if line.startswith("data:"):
                 yield requests.read(200, line[5:].encode(), Event)
+
+    def _ended(self, policy: FleetPolicy) -> FleetPolicy:
+        """Where the change ended: it is asked for until then."""
+        while policy.phase in ("pausing", "updating", "resuming"):
+            time.sleep(POLICY_POLL_S)
+            policy = self.policy()
+        return policy
 
     def _task_if_there(self, task_id: str) -> Task | None:
         try:

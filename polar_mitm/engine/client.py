@@ -10,33 +10,38 @@ so their log-probabilities are not the policy's own, and lets the model leave a 
 
 import asyncio
 import contextlib
+import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Literal, Self
 
 import orjson
 
 from polar_mitm.chat import CallError, ChatRequest
 from polar_mitm.engine.body import Outgoing, compose, has_images
+from polar_mitm.engine.capabilities import Capabilities, EngineNotReady, EngineUnfit, EngineUnreachable
+from polar_mitm.engine.control import Control
 from polar_mitm.engine.exact import Exact, Refused, TokenIn, Unavailable
 from polar_mitm.engine.exact_cut import Continuation
 from polar_mitm.engine.exact_probe import look
-from polar_mitm.engine.probe import (
-    Capabilities,
-    EngineNotReady,
-    EngineUnfit,
-    EngineUnreachable,
-    completion_of,
-    probe,
-)
-from polar_mitm.engine.refusals import Refusal, call_error, engine_error, overflow, read_refusal
+from polar_mitm.engine.probe import completion_of, probe
+from polar_mitm.engine.refusals import EngineLost, Refusal, call_error, engine_error, overflow, read_refusal
 from polar_mitm.engine.sample import Completion, Sample, holds_to, read_sample
 from polar_mitm.engine.transport import Answer, Transport
 from polar_mitm.prompts import Broken, Tokens
 
-__all__ = ["Capabilities", "Continuation", "Engine", "EngineNotReady", "EngineUnfit", "EngineUnreachable", "Sample"]
+__all__ = [
+    "Capabilities",
+    "Continuation",
+    "Engine",
+    "EngineLost",
+    "EngineNotReady",
+    "EngineUnfit",
+    "EngineUnreachable",
+    "Sample",
+]
 
 _PROBE_S: Final = 180.0
 """The first answer of a vLLM on a loaded CPU machine took 34 s; a grammar's first use adds 5 s."""
@@ -45,6 +50,13 @@ _COUNT_S: Final = 60.0
 _RECOUNT_S: Final = 10.0
 """For the true length of a prompt that was refused: the client waits for its error meanwhile."""
 _HEALTH_S: Final = 5.0
+_CHAT_NAME: Final = "chatcmpl-"
+"""What vLLM puts before the name of a call on its chat route."""
+
+
+type Health = Literal["well", "silent", "gone"]
+"""`silent`: it gave no answer within a few seconds, as also a machine does that is busy. `gone`: nobody is there, or it
+says itself that it cannot answer."""
 
 
 class Engine:
@@ -69,14 +81,21 @@ class Engine:
         self._capabilities: Capabilities | None = None
         self._token_in: TokenIn | None = None
         self._text_only = False
+        self._running: set[str] = set()
+        self.control = Control(self._transport)
+        """For a change of its weights."""
 
     @property
     def url(self) -> str:
         return self._transport.url
 
     @property
+    def opened(self) -> bool:
+        return self._capabilities is not None
+
+    @property
     def capabilities(self) -> Capabilities:
-        """RuntimeError before `open`."""
+        """As of the last `open` or `probe`. RuntimeError before that."""
         if self._capabilities is None:
             raise RuntimeError("Engine.open() has not been awaited")
         return self._capabilities
@@ -90,36 +109,61 @@ class Engine:
     ) -> None:
         await self.close()
 
-    async def open(self) -> Capabilities:
-        """Find out what is served and have one token sampled. Raises EngineUnreachable or EngineUnfit."""
+    def connect(self) -> None:
+        """Enough to use `control`."""
         self._transport.open()
+
+    async def open(self, model: str | None = None) -> Capabilities:
+        """Find out what is served and have one token sampled. `model` must be served, where none was named before.
+
+        Raises EngineUnreachable or EngineUnfit.
+        """
+        self._wanted_model = self._wanted_model or model
+        self.connect()
         try:
-            async with asyncio.timeout(_PROBE_S):
-                found = await probe(self._transport, self._wanted_model)
-                routes = await look(self._transport, found.model, found.max_model_len)
-        except CallError as error:
-            raise EngineUnreachable(self.url, f"{error.detail}. Is vLLM running there?") from error
-        except TimeoutError as error:
-            raise EngineUnreachable(self.url, f"no answer within {_PROBE_S:.0f} s; is it overloaded?") from error
-        else:
-            self._token_in = routes if isinstance(routes, TokenIn) else None
-            self._capabilities = replace(found, not_exact=routes if isinstance(routes, str) else None)
+            return await self.probe()
         finally:
             if self._capabilities is None:
                 await self.close()
+
+    async def probe(self) -> Capabilities:
+        """The same again, of an engine that is open. Raises EngineUnreachable or EngineUnfit."""
+        try:
+            async with asyncio.timeout(_PROBE_S):
+                found = await probe(self._transport, self._wanted_model)
+                routes = await look(self._transport, found.model, found.max_model_len, self._running)
+        except CallError as error:
+            raise EngineUnreachable(self.url, f"{error.detail}. Is vLLM running there?") from error
+        except TimeoutError as error:
+            if await self.control.paused():
+                raise EngineUnreachable(
+                    self.url, "it is paused: end the update of its weights, or POST /resume"
+                ) from error
+            raise EngineUnreachable(self.url, f"no answer within {_PROBE_S:.0f} s; is it overloaded?") from error
+        self._token_in = routes if isinstance(routes, TokenIn) else None
+        self._capabilities = replace(found, not_exact=routes if isinstance(routes, str) else None)
         return self._capabilities
 
     async def close(self) -> None:
         """Close all connections; calls still running fail as engine errors. Safe to call twice."""
         await self._transport.close()
 
-    async def healthy(self) -> bool:
-        """Whether the server says, within a few seconds, that it can answer."""
+    async def health(self) -> Health:
         try:
             async with asyncio.timeout(_HEALTH_S):
-                return (await self._transport.get("/health")).status == 200
-        except (CallError, TimeoutError):
-            return False
+                return "well" if (await self._transport.get("/health")).status == 200 else "gone"
+        except CallError:
+            return "gone"
+        except TimeoutError:
+            return "silent"
+
+    async def abort(self, *, only_chat: bool = False) -> bool:
+        """End the calls that are being sampled; each returns what it has so far. False where the engine cannot.
+
+        `only_chat`: those alone whose prompts went as messages.
+        """
+        names = sorted(name for name in self._running if name.startswith(_CHAT_NAME) or not only_chat)
+        return not names or await self.control.abort(names)
 
     async def chat(
         self,
@@ -208,7 +252,7 @@ class Engine:
             outgoing = outgoing.within(room)
             if most_stops is not None:
                 outgoing = outgoing.with_stops(most_stops)
-            answer = await self._transport.patient_post("/v1/chat/completions", outgoing.body, deadline)
+            answer = await self._sampled(outgoing, deadline)
             if answer.status == 200:
                 sample = self._read(completion_of(answer, self.url), outgoing, force_regex)
                 if broken or routes:
@@ -223,6 +267,16 @@ class Engine:
                 room, shortened = fitting, True
             else:
                 raise await self._as_error(refusal, outgoing)
+
+    async def _sampled(self, outgoing: Outgoing, deadline: float) -> Answer:
+        name = f"polar-{secrets.token_hex(8)}"
+        running = _CHAT_NAME + name
+        self._running.add(running)
+        try:
+            body = {**outgoing.body, "request_id": name}
+            return await self._transport.patient_post("/v1/chat/completions", body, deadline)
+        finally:
+            self._running.discard(running)
 
     def _learn(self, refusal: Refusal, request: ChatRequest, text_only: bool) -> bool:
         """Whether this refusal of a request that was not sent as `text_only` tells that the model takes no images."""
@@ -245,6 +299,7 @@ class Engine:
 
     def _read(self, completion: Completion, outgoing: Outgoing, force_regex: str | None) -> Sample:
         sample = read_sample(completion, outgoing, self.capabilities.max_model_len)
+        sample.engine = self.capabilities
         if force_regex is not None and not holds_to(force_regex, sample):
             # A script keeps an untrained model from choosing its own commands: whatever else came must not be run.
             mend = "start vLLM without --tool-strict-level"

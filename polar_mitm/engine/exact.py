@@ -98,6 +98,8 @@ class TokenIn:
     model: str
     window: int
     ends: Ends = field(default_factory=dict)
+    running: set[str] = field(default_factory=set)
+    """The engine's names of the calls that it is sampling."""
 
     async def sample(self, outgoing: Outgoing, continuation: Continuation | None, deadline: float) -> Exact:
         """Have a reply sampled, after the ids of `continuation` where the prompt can be built from them.
@@ -205,7 +207,12 @@ class TokenIn:
             "return_token_ids": True,
             "stream": False,
         }
-        generated = await self._post(GENERATE, body, deadline)
+        name = f"generate-tokens-{answer.get('request_id')}"
+        self.running.add(name)
+        try:
+            generated = await self._post(GENERATE, body, deadline)
+        finally:
+            self.running.discard(name)
         try:
             return Generated.model_validate(generated)
         except ValidationError as error:

@@ -26,11 +26,14 @@ _TOOL: Final[Json] = {
 }
 
 
-async def look(transport: Transport, model: str, window: int | None) -> TokenIn | str:
-    """The engine's token routes; or why there are none, in words that go on from "the engine"."""
+async def look(transport: Transport, model: str, window: int | None, running: set[str]) -> TokenIn | str:
+    """The engine's token routes; or why there are none, in words that go on from "the engine".
+
+    `running` is to hold the engine's names of the calls that it is sampling by them.
+    """
     if window is None:
         return "does not say how long its window is"
-    routes = TokenIn(transport, model, window)
+    routes = TokenIn(transport, model, window, running=running)
     deadline = asyncio.get_running_loop().time() + _LIMIT_S
     try:
         async with asyncio.timeout_at(deadline):

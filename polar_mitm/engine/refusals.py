@@ -25,6 +25,10 @@ _MOST_STOPS: Final = (re.compile(r"body\.stop\b.*?at most (\d+) item", re.DOTALL
 _NO_ROOM_LEFT: Final = re.compile(r"must be at least 1, got 0\b|must be at least 1, got -")
 
 
+class EngineLost(CallError):
+    """The engine gave no answer, or failed as a whole: another one may do better."""
+
+
 @dataclass(slots=True, frozen=True)
 class Refusal:
     """An answer other than 200. `param` is the field that vLLM blames."""
@@ -105,13 +109,21 @@ def call_error(refusal: Refusal, *, url: str, model: str) -> CallError:
         case 429 | 503:
             return engine_error(url, "takes no more work", refusal.message, kind="overloaded")
         case _:
-            return engine_error(url, f"answered {refusal.status}", refusal.message)
+            return engine_lost(url, f"answered {refusal.status}", refusal.message)
 
 
 def engine_error(url: str, what: str, said: str = "", *, kind: ErrorKind = "engine", mend: str = "") -> CallError:
     """An error that tells the client what the engine did, and the record where it is, what it said and the mend."""
-    detail = ": ".join(part for part in (f"{url} {what}", said, mend) if part)
-    return CallError(kind, f"the engine {what}", detail=detail)
+    return CallError(kind, f"the engine {what}", detail=_detail(url, what, said, mend))
+
+
+def engine_lost(url: str, what: str, said: str = "") -> EngineLost:
+    return EngineLost("engine", f"the engine {what}", detail=_detail(url, what, said))
+
+
+def _detail(*parts: str) -> str:
+    where, what, *more = parts
+    return ": ".join(part for part in (f"{where} {what}", *more) if part)
 
 
 def overflow(prompt: int, limit: int | None) -> CallError:

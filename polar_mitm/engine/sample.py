@@ -14,6 +14,7 @@ from pydantic import BaseModel, Field, StrictInt, TypeAdapter, ValidationError
 
 from polar_mitm.chat import CallError, Json, NotCarried, ToolCall, Usage
 from polar_mitm.engine.body import Outgoing
+from polar_mitm.engine.capabilities import Capabilities
 from polar_mitm.engine.refusals import engine_error
 from polar_mitm.engine.tool_text import OPENING, pair, with_sampled_arguments
 from polar_mitm.prompts import Broken, Tokens
@@ -66,6 +67,8 @@ class Sample:
     """Half-open spans of response_ids and the version of the weights that sampled them, where the engine says it."""
     unread: CallError | None = None
     """Why the engine did not parse what it had sampled: `text` is all of it, and no answer for a client."""
+    engine: Capabilities | None = None
+    """Of the engine that sampled it."""
 
 
 class _Function(BaseModel):

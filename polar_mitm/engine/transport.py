@@ -15,7 +15,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 import aiohttp
 
 from polar_mitm.chat import CallError
-from polar_mitm.engine.refusals import engine_error
+from polar_mitm.engine.refusals import engine_error, engine_lost
 from polar_mitm.json_text import dumps
 
 logger = logging.getLogger(__name__)
@@ -52,6 +52,9 @@ class Transport:
         self._session: aiohttp.ClientSession | None = None
 
     def open(self) -> None:
+        """Safe to call twice."""
+        if self._session is not None:
+            return
         self._session = aiohttp.ClientSession(
             headers=self._headers,
             auth=self._auth,
@@ -115,7 +118,7 @@ class Transport:
                 pause = _seconds(response.headers.get("Retry-After"))
                 return Answer(response.status, is_json, kind, await self._body(response), pause)
         except (aiohttp.ClientError, OSError) as error:
-            raise engine_error(self.url + path, "gave no answer", str(error) or type(error).__name__) from error
+            raise engine_lost(self.url + path, "gave no answer", str(error) or type(error).__name__) from error
 
     async def _body(self, response: aiohttp.ClientResponse) -> bytes:
         whole = bytearray()

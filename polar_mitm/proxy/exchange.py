@@ -8,45 +8,34 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
-from polar_mitm.capture.log import verify
 from polar_mitm.capture.record import (
-    Asked,
-    Built,
     Call,
     Checks,
     Delivery,
-    EngineInfo,
     Failure,
-    Identity,
     Kind,
-    Lost,
-    Origin,
-    Response,
+    Tried,
 )
 from polar_mitm.capture.session import new_call_id
 from polar_mitm.chat import (
     Assistant,
     CallError,
     ChatReply,
-    ChatRequest,
     FinishReason,
-    NotCarried,
-    ToolCall,
     Usage,
-    message_wire,
-    tool_wire,
 )
 from polar_mitm.engine.client import Sample
+from polar_mitm.engine.pool import OtherPolicy, Trail
 from polar_mitm.engine.scripted import literal_regex, tool_call_regex
 from polar_mitm.json_text import dumps
 from polar_mitm.providers import Ask, Begun, Provider, Request
 from polar_mitm.proxy.chains import Reading
 from polar_mitm.proxy.kinds import Opening, classify
 from polar_mitm.proxy.one_call import passed_on, repair
+from polar_mitm.proxy.recording import draft, fill, minted
 from polar_mitm.proxy.scripting import calls_made, next_step
 from polar_mitm.proxy.sessions import Session
 from polar_mitm.proxy.shared import Shared
@@ -77,13 +66,14 @@ class Exchange:
         self.provider = provider
         self.request = request
         self.ask = ask
-        self.call = _draft(session, provider, request, ask)
+        self.call = draft(session, provider, request, ask)
         self.reading: Reading | None = None
         """Its history, once the call is under way."""
         self.scripted = False
         """Whether the engine was made to sample a tool call of the session's script."""
         self.token_bytes: list[bytes] | None = None
         """UTF-8 of the sampled tokens, as the engine told it: for a person who looks at the flow."""
+        self._trail = Trail()
         self.shared: Shared[Answer] | None = None
         """Its answer in the making, which retries of it get as well."""
         identity = self.call.identity
@@ -117,10 +107,16 @@ class Exchange:
         try:
             if reached := self.session.meter.begin(self.ask.chat):
                 return await self._over(reached)
-            async with self.session.meter.place:
-                sample = await self._sample()
+            try:
+                async with self.session.meter.place:
+                    sample = await self._sample()
+            except OtherPolicy as gone:
+                return await self._over(str(gone))
+            finally:
+                await self._record_trail()
             self.session.meter.response_tokens += len(sample.response_ids)
-            self._record(sample)
+            self.token_bytes = sample.token_bytes
+            fill(self.call, sample, self.session, self.reading)
             if sample.unread:
                 raise sample.unread
             if self.scripted and not sample.tool_calls and sample.finish_reason != "length":
@@ -166,7 +162,9 @@ class Exchange:
         session = self.session
         self.reading = reading = session.chains.read(self.ask.chat)
         chat = reading.chat
-        sample = partial(session.engine.chat, chat, overrides=session.sampling, tokens=session.tokens)
+        sample = partial(
+            session.engine.chat, chat, overrides=session.sampling, tokens=session.tokens, trail=self._trail
+        )
         if session.tokens == "exact":
             sample = partial(sample, continuation=reading.continuation())
         if session.script is None:
@@ -178,61 +176,22 @@ class Exchange:
             return await sample(force_regex=literal_regex(session.summary), tool_choice_none=True)
         return await sample(tool_choice_none=True)
 
-    def _record(self, sample: Sample) -> None:
-        capabilities = self.session.engine.capabilities
-        call = self.call
-        call.request.messages = sample.request_messages
-        call.request.tools = sample.request_tools
-        call.request.sampling_sent = sample.sampling_sent
-        call.request.not_carried += _lost(sample.not_carried)
-        call.engine = EngineInfo(
-            model=capabilities.model,
-            engine_version=capabilities.engine_version,
-            policy_version=sample.policy_version,
-            logprobs_mode=capabilities.logprobs_mode,
-            template_hash=capabilities.template_hash,
-            tokenizer_hash=capabilities.tokenizer_hash,
-            tokens=sample.tokens,
-        )
-        call.prompt_ids = sample.prompt_ids
-        if self.session.tokens == "exact":
-            call.built = self._built(sample)
-        if self.reading and self.reading.parent:
-            call.parent_call_id = self.reading.parent
-        self.token_bytes = sample.token_bytes
-        calls = self._minted(sample)
-        call.response = Response(
-            text=sample.text,
-            reasoning=sample.reasoning,
-            tool_calls=[
-                {"id": c.id, "type": "function", "function": {"name": c.name, "arguments": c.arguments}} for c in calls
-            ],
-            response_ids=sample.response_ids,
-            logprobs=sample.logprobs,
-            forced=sample.forced,
-            finish_reason=sample.finish_reason,
-            weight_versions=sample.weight_versions,
-        )
-        call.checks = verify(call)
-        call.checks.decode_matches_text = sample.decode_matches_text
-        if sample.invalid_reason:
-            call.checks.valid, call.checks.invalid_reason = False, sample.invalid_reason
-
-    def _built(self, sample: Sample) -> Built:
-        reading = self.reading
-        if reading is None or reading.reply is None or not sample.built_ids:
-            from_call_id = None
-        else:
-            from_call_id = reading.reply.call_id
-        broken, why = sample.broken, sample.why
-        if broken is None and reading:
-            broken, why = reading.broken, reading.why
-        return Built(from_call_id=from_call_id, ids=sample.built_ids, broken=broken, why=why)
+    async def _record_trail(self) -> None:
+        """What was sampled in vain is a call of its own on the record, so that its tokens are accounted for."""
+        self.call.tried = [Tried(url=tried.url, why=tried.why) for tried in self._trail.tried]
+        for sample in self._trail.broken_off:
+            call = self.call.model_copy(deep=True)
+            call.identity.call_id, call.identity.finished_at, call.tried = new_call_id(), time.time(), []
+            self.session.meter.response_tokens += len(sample.response_ids)
+            fill(call, sample, self.session, self.reading)
+            why = f"no answer: the request was sampled anew as {self.call.identity.call_id}"
+            call.error = Failure(what=why, kind="engine", fault="engine")
+            await asyncio.to_thread(self.session.log.record, call)
 
     def _remember(self, sample: Sample, repaired: bool) -> None:
         """So that the request which continues this call is known to."""
         assert self.reading
-        calls = self._minted(sample)
+        calls = minted(self.call, sample)
         passed = passed_on(self.ask.chat, calls)
         self.session.chains.add(
             self.reading,
@@ -244,16 +203,9 @@ class Exchange:
             passed=passed if passed < len(calls) else None,
         )
 
-    def _minted(self, sample: Sample) -> tuple[ToolCall, ...]:
-        """The sampled tool calls under ids of our own, the same in the answer, the record and later histories."""
-        return tuple(
-            ToolCall(f"{self.call.identity.call_id}{index:02d}", call.name, call.arguments)
-            for index, call in enumerate(sample.tool_calls)
-        )
-
     def _reply(self, sample: Sample) -> ChatReply:
         """What the client gets; what was changed in it is put on the record."""
-        calls = self._minted(sample)
+        calls = minted(self.call, sample)
         passed = passed_on(self.ask.chat, calls)
         reply = ChatReply(
             id=self.begun.id,
@@ -331,49 +283,3 @@ def _finish_reason(sample: Sample) -> FinishReason:
             return sample.finish_reason
         case _:
             return "stop"
-
-
-def _draft(session: Session, provider: Provider, request: Request, ask: Ask) -> Call:
-    now = time.time()
-    return Call(
-        identity=Identity(
-            session_id=session.id, call_id=new_call_id(), started_at=now, finished_at=now, **session.identity
-        ),
-        origin=Origin(
-            provider=provider.NAME,
-            path=request.path,
-            streamed=ask.stream,
-            harness_ids=_harness_ids(provider, request, ask),
-        ),
-        request=Asked(
-            messages=[message_wire(message) for message in ask.chat.messages],
-            tools=[tool_wire(tool) for tool in ask.chat.tools],
-            sampling_asked=_asked(ask.chat),
-            not_carried=_lost(ask.chat.not_carried),
-        ),
-        checks=Checks(valid=False, invalid_reason="the engine gave no answer"),
-        delivery=Delivery(status="aborted"),
-    )
-
-
-def _asked(chat: ChatRequest) -> dict[str, Any]:
-    """What the client said of sampling and tool choice; what it left out is left out."""
-    asked = {name: value for name, value in asdict(chat.sampling).items() if value not in (None, ())}
-    if chat.tool_choice.mode != "auto":
-        asked["tool_choice"] = chat.tool_choice.name or chat.tool_choice.mode
-    if chat.parallel_tool_calls is not None:
-        asked["parallel_tool_calls"] = chat.parallel_tool_calls
-    if chat.json_schema is not None:
-        asked["json_schema"] = chat.json_schema
-    if chat.choices:
-        asked["choices"] = list(chat.choices)
-    return asked
-
-
-def _harness_ids(provider: Provider, request: Request, ask: Ask) -> dict[str, str]:
-    headers = {name: request.headers[name] for name in provider.SESSION_HEADERS if name in request.headers}
-    return {**headers, **ask.harness_ids}
-
-
-def _lost(items: tuple[NotCarried, ...]) -> list[Lost]:
-    return [Lost(field=item.field, why=item.why, times=item.times) for item in items]

@@ -16,7 +16,7 @@ from itertools import count
 from typing import Any
 
 from polar_mitm.capture.session import SessionLog
-from polar_mitm.engine.client import Engine
+from polar_mitm.engine.pool import Seat
 from polar_mitm.prompts import Tokens
 from polar_mitm.proxy.chains import Chains
 from polar_mitm.proxy.kinds import Opening
@@ -35,7 +35,8 @@ class Session:
 
     id: str
     log: SessionLog
-    engine: Engine
+    engine: Seat
+    """Its place at an engine."""
     token: str = field(default_factory=lambda: secrets.token_urlsafe(24), repr=False)
     identity: Mapping[str, Any] = field(default_factory=dict)
     """task_id, sample, attempt, harness and harness_version, for the call records."""

@@ -10,7 +10,8 @@ from mitmproxy import ctx, exceptions
 from mitmproxy.addonmanager import Loader
 
 from polar_mitm.capture.session import SessionEngine, SessionFolder, SessionLog, SessionRecord, new_session_id
-from polar_mitm.engine.client import Engine, EngineNotReady
+from polar_mitm.engine.client import EngineNotReady
+from polar_mitm.engine.pool import EnginePool
 from polar_mitm.proxy.border import Border
 from polar_mitm.proxy.sessions import Session
 
@@ -27,11 +28,16 @@ class Standalone:
 
     def __init__(self, border: Border) -> None:
         self.border = border
-        self.engine: Engine | None = None
+        self.engine: EnginePool | None = None
         self._closing: asyncio.Task[None] | None = None
 
     def load(self, loader: Loader) -> None:
-        loader.add_option("polar_engine_url", str, "http://127.0.0.1:8000", "vLLM's OpenAI server, without /v1.")
+        loader.add_option(
+            "polar_engine_url",
+            str,
+            "http://127.0.0.1:8000",
+            "vLLM's OpenAI server, without /v1; several by commas.",
+        )
         loader.add_option("polar_engine_key", str, "", "API key of the engine, when it wants one.")
         loader.add_option("polar_model", str, "", "Served model name; the engine's first one when empty.")
         loader.add_option("polar_out", str, "runs", "Folder in which the session's folder is made.")
@@ -62,8 +68,10 @@ class Standalone:
             self.border.session_bytes = int(megabytes * 10**6)
         if "polar_tokens" in updated and ctx.options.polar_tokens not in ("", "exact", "chat"):
             raise exceptions.OptionsError(f"polar_tokens: {ctx.options.polar_tokens!r} is neither exact nor chat")
-        if "polar_engine_url" in updated and not ctx.options.polar_engine_url.startswith(("http://", "https://")):
-            raise exceptions.OptionsError(f"polar_engine_url: {ctx.options.polar_engine_url!r} is no http(s) URL")
+        if "polar_engine_url" in updated:
+            for url in _urls(ctx.options.polar_engine_url):
+                if not url.startswith(("http://", "https://")):
+                    raise exceptions.OptionsError(f"polar_engine_url: {url!r} is no http(s) URL")
 
     def running(self) -> None:
         # Sync, since a reloaded script's hooks are called so.
@@ -83,8 +91,10 @@ class Standalone:
 
     async def _open(self) -> None:
         options = ctx.options
-        self.engine = Engine(
-            options.polar_engine_url, model=options.polar_model or None, api_key=options.polar_engine_key or None
+        self.engine = EnginePool.of(
+            _urls(options.polar_engine_url),
+            model=options.polar_model or None,
+            api_key=options.polar_engine_key or None,
         )
         try:
             capabilities = await self.engine.open()
@@ -104,11 +114,19 @@ class Standalone:
             tokens_reason=reason,
         )
         self.border.sessions.anyone = Session(
-            id=record.session_id, log=SessionLog(folder, record), engine=self.engine, tokens=tokens
+            id=record.session_id,
+            log=SessionLog(folder, record),
+            engine=self.engine.seat(record.session_id, shared=True),
+            tokens=tokens,
         )
-        logger.info("polar: %s on %s; calls go to %s", capabilities.model, capabilities.url, folder.calls)
+        engines = ", ".join(member.url for member in self.engine.members)
+        logger.info("polar: %s on %s; calls go to %s", capabilities.model, engines, folder.calls)
         if reason:
             logger.info("polar: prompts go as messages, not as token ids: %s", reason)
+
+
+def _urls(option: str) -> list[str]:
+    return [url.strip() for url in option.split(",")]
 
 
 def _number(name: str, text: str, *, least: float, unit: str = "seconds") -> float:

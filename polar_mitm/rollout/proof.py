@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final, get_args
 
 from polar_mitm.capture.session import SessionFolder, SessionLog, SessionRecord, new_session_id
-from polar_mitm.engine.client import Engine
+from polar_mitm.engine.pool import EnginePool
 from polar_mitm.harnesses.base import Access, Intercept
 from polar_mitm.harnesses.environment import environment
 from polar_mitm.proxy.addons import core
@@ -95,7 +95,7 @@ async def _ask(sandbox: Sandbox, intercept: Intercept, border: Border, proxy: Em
     """What a program in the sandbox gets for `/healthz`, or its last words."""
     folder = SessionFolder.create(scratch, new_session_id())
     record = SessionRecord(session_id=folder.path.name, started_at=0)
-    session = Session(folder.path.name, SessionLog(folder, record), Engine("http://127.0.0.1:9"))
+    session = Session(folder.path.name, SessionLog(folder, record), EnginePool.of(["http://127.0.0.1:9"]).seat("proof"))
     border.sessions.add(session)
     workspace, home = scratch / "workspace", scratch / "home"
     workspace.mkdir()

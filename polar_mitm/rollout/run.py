@@ -5,7 +5,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from polar_mitm.engine.client import Engine
+from polar_mitm.engine.pool import EnginePool
 from polar_mitm.errors import NotReady
 from polar_mitm.harnesses import HARNESSES, RUNNABLE
 from polar_mitm.harnesses.window import too_long
@@ -24,7 +24,7 @@ from polar_mitm.tasks.task_set import Task
 
 async def run_tasks(
     work: Sequence[tuple[Scenario, Sequence[Task]]],
-    engine: Engine,
+    engine: EnginePool,
     *,
     out: Path,
     concurrency: int = 1,
@@ -72,7 +72,7 @@ async def run_tasks(
     return [sample.result() for sample in running]
 
 
-async def _check(scenarios: Sequence[Scenario], engine: Engine, out: Path) -> None:
+async def _check(scenarios: Sequence[Scenario], engine: EnginePool, out: Path) -> None:
     served = engine.capabilities.max_model_len
     for scenario in scenarios:
         harness = RUNNABLE[scenario.harness]

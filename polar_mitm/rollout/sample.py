@@ -16,7 +16,7 @@ from polar_mitm.capture.session import (
     SessionRecord,
     new_session_id,
 )
-from polar_mitm.engine.client import Engine
+from polar_mitm.engine.pool import EnginePool
 from polar_mitm.harnesses.actions import ToolCall
 from polar_mitm.harnesses.base import Harness, Installed, Prepared
 from polar_mitm.harnesses.events import complaint
@@ -48,13 +48,17 @@ class Job:
     harness: Harness
     installed: Installed
     sandbox: Sandbox
-    engine: Engine
+    engine: EnginePool
     border: Border
     proxy: EmbeddedProxy
     out: Path
     tokens: Tokens = "chat"
     tokens_reason: str | None = None
     """Why prompts go as messages, where nobody asked for that."""
+    group: str | None = None
+    """Sessions of one group begin alike and may share an engine. None: the task is its own."""
+    policy_version: str | None = None
+    """The only version of the policy that may answer."""
 
 
 class Sample:
@@ -72,7 +76,7 @@ class Sample:
         self.session = Session(
             id=self.folder.path.name,
             log=self.log,
-            engine=job.engine,
+            engine=job.engine.seat(self.folder.path.name, job.group or task.id, job.policy_version),
             identity={
                 "task_id": task.id,
                 "sample": sample,
@@ -187,6 +191,7 @@ class Sample:
     async def close(self, status: Ending, reason: str | None = None, exit_code: int | None = None) -> SessionRecord:
         """End the session, wherever it is; the first close counts. The harness has ended."""
         self.job.border.sessions.remove(self.session)
+        self.session.engine.close()
         if self._prepared:
             await asyncio.to_thread(self.job.sandbox.sweep, self.session.id)
         return await asyncio.to_thread(self.log.close, status, reason=reason, exit_code=exit_code)

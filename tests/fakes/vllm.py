@@ -64,6 +64,7 @@ class FakeVllm:
         self.renders = 0
         """How many prompts it rendered for its token routes."""
         self.weights = "default"
+        self.model = "fake"
         self.hangs = False
         """Whether its token routes never answer."""
         self._rendered: dict[str, dict[str, Any]] = {}
@@ -90,6 +91,15 @@ class FakeVllm:
     async def start(self) -> None:
         """Listen, after a `stop` on the same port again."""
         app = web.Application(client_max_size=0)
+        self.routes(app)
+        self._runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=0.1)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, "127.0.0.1", self.port)
+        await site.start()
+        self.port = self._runner.addresses[0][1]
+        self.url = f"http://127.0.0.1:{self.port}"
+
+    def routes(self, app: web.Application) -> None:
         app.router.add_get("/v1/models", self._models)
         app.router.add_get("/version", self._version)
         app.router.add_get("/health", self._health)
@@ -99,15 +109,9 @@ class FakeVllm:
         app.router.add_post(DERENDER, self._derender)
         app.router.add_post("/tokenize", self._tokenize)
         app.router.add_post("/detokenize", self._detokenize)
-        self._runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=0.1)
-        await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", self.port)
-        await site.start()
-        self.port = self._runner.addresses[0][1]
-        self.url = f"http://127.0.0.1:{self.port}"
 
     async def _models(self, request: web.Request) -> web.Response:
-        return web.json_response({"object": "list", "data": [{"id": "fake", "max_model_len": self.max_model_len}]})
+        return web.json_response({"object": "list", "data": [{"id": self.model, "max_model_len": self.max_model_len}]})
 
     async def _version(self, request: web.Request) -> web.Response:
         return web.json_response({"version": "0.0-fake"})

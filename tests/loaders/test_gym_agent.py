@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from polar_mitm.engine.client import Engine
+from polar_mitm.engine.pool import EnginePool
 from polar_mitm.rollout.gateway.node import Node
 from polar_mitm.rollout.gateway.settings import Settings, Workers
 from polar_mitm.rollout.gym import write_root
@@ -50,12 +50,12 @@ async def service(folder: Path) -> AsyncIterator[tuple[On, FakeVllm]]:
     async with (
         serving(settings(f"sqlite:///{folder / 'rollout.db'}", folder)) as on,
         FakeVllm(Reply("Hello.")) as vllm,
-        Engine(vllm.url) as engine,
+        EnginePool.of([vllm.url]) as engine,
     ):
         node = Settings(
             server_url=on.url,
             token=TOKEN,
-            engine_url=vllm.url,
+            engine_urls=[vllm.url],
             state=folder / "gw",
             name="gw",
             workers=Workers(2, 2, 2, 2, 8),

@@ -23,6 +23,7 @@ from polar_mitm.capture.reader import read_calls
 from polar_mitm.capture.record import Call
 from polar_mitm.capture.session import SessionFolder, SessionLog, SessionRecord, new_session_id
 from polar_mitm.engine.client import Engine
+from polar_mitm.engine.pool import EnginePool
 from polar_mitm.prompts import Tokens
 from polar_mitm.proxy.addons import core
 from polar_mitm.proxy.border import Border
@@ -62,7 +63,7 @@ class Got:
 @dataclass
 class Stage:
     fake: FakeVllm
-    engine: Engine
+    pool: EnginePool
     border: Border
     proxy: EmbeddedProxy
     out: Path
@@ -81,15 +82,19 @@ class Stage:
             self.late_s += time.monotonic() - asked
 
     @property
+    def engine(self) -> Engine:
+        """The only one."""
+        return self.pool.members[0].engine
+
+    @property
     def session(self) -> Session:
         return self.sessions[0]
 
     def open_session(self, **fields: Any) -> Session:
         folder = SessionFolder.create(self.out, new_session_id())
         log = SessionLog(folder, SessionRecord(session_id=folder.path.name, started_at=time.time()), durability="none")
-        session = Session(
-            **{"id": folder.path.name, "log": log, "engine": self.engine, "tokens": self.tokens, **fields}
-        )
+        seat = self.pool.seat(folder.path.name)
+        session = Session(**{"id": folder.path.name, "log": log, "engine": seat, "tokens": self.tokens, **fields})
         self.border.sessions.add(session)
         self.sessions.append(session)
         return session
@@ -162,12 +167,12 @@ async def staged(
     """A proxy with one open session, in front of an engine that gives these replies, or of a real one."""
     async with (
         FakeVllm(*replies) as fake,
-        Engine(engine_url or fake.url) as engine,
+        EnginePool.of([engine_url or fake.url]) as pool,
         client() as http,
     ):
         border = Border(grace_s=grace_s, keepalive_s=keepalive_s)
         async with EmbeddedProxy(core(border), **options) as proxy:
-            stage = Stage(fake, engine, border, proxy, out, http, tokens)
+            stage = Stage(fake, pool, border, proxy, out, http, tokens)
             stage.open_session()
             measuring = asyncio.create_task(stage.measure())
             yield stage

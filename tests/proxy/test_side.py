@@ -194,5 +194,5 @@ async def test_a_request_for_no_token_is_told_the_prompts_length_and_is_no_turn(
                 assert b"content_block" not in got.body
                 assert b'"stop_reason":"max_tokens"' in got.body
         assert (on.calls(), on.fake.requests) == ([], [])
-        on.session.engine._capabilities = replace(on.session.engine.capabilities, max_model_len=3)
+        on.engine._capabilities = replace(on.engine.capabilities, max_model_len=3)
         assert "prompt is too long" in (await on.post(replace(ANTHROPIC, body=asked))).json["error"]["message"]

@@ -9,8 +9,11 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 from polar_mitm import __version__
 from polar_mitm.client.models import ErrorBody, Problem
 from polar_mitm.client.nodes import Accepted, Assignment
+from polar_mitm.engine.pool import EnginePool
+from polar_mitm.rollout.gateway.engine_metrics import engine_exposition
 from polar_mitm.rollout.gateway.metrics import exposition
 from polar_mitm.rollout.gateway.pipeline import Busy, Draining, Pipeline
+from polar_mitm.rollout.gateway.policy import policy_routes
 from polar_mitm.rollout.server.guard import Guard
 from polar_mitm.rollout.server.settings import MIB
 from polar_mitm.rollout.server.strict import StrictRoute
@@ -18,13 +21,21 @@ from polar_mitm.rollout.server.strict import StrictRoute
 LARGEST = 64 * MIB
 """Bytes of a request: the server's own limit of a task, and room for what it adds."""
 
-CODES = {401: "unauthorized", 404: "not_found", 405: "invalid", 409: "conflict", 429: "busy", 503: "unavailable"}
+CODES = {
+    401: "unauthorized",
+    404: "not_found",
+    405: "invalid",
+    409: "conflict",
+    424: "failed",
+    429: "busy",
+    503: "unavailable",
+}
 _ERRORS: dict[int | str, dict[str, object]] = {
-    status: {"model": ErrorBody} for status in (401, 404, 409, 422, 429, 503)
+    status: {"model": ErrorBody} for status in (401, 404, 409, 422, 424, 429, 503)
 }
 
 
-def make_app(pipeline: Pipeline, token: str, incarnation: str) -> FastAPI:
+def make_app(pipeline: Pipeline, engines: EnginePool, token: str, incarnation: str) -> FastAPI:
     """Every path but /healthz needs the token."""
     figures = CollectorRegistry()
     asked = Counter("polar_gateway_requests", "Requests, by route and status.", ["route", "status"], registry=figures)
@@ -65,6 +76,8 @@ def make_app(pipeline: Pipeline, token: str, incarnation: str) -> FastAPI:
         """The stage of each session that is held."""
         return dict(pipeline.stages)
 
+    app.include_router(policy_routes(engines.policy))
+
     @app.get("/healthz")
     async def health() -> dict[str, str]:
         return {"status": "draining" if pipeline.draining else "ok"}
@@ -72,9 +85,8 @@ def make_app(pipeline: Pipeline, token: str, incarnation: str) -> FastAPI:
     @app.get("/metrics", response_class=PlainTextResponse)
     async def metrics() -> Response:
         """For Prometheus."""
-        return Response(
-            exposition(pipeline) + generate_latest(figures), media_type="text/plain; version=0.0.4; charset=utf-8"
-        )
+        text = exposition(pipeline) + engine_exposition(engines) + generate_latest(figures)
+        return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
     @app.exception_handler(StarletteHTTPException)
     async def http_error(_: Request, error: StarletteHTTPException) -> JSONResponse:

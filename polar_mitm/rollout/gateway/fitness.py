@@ -1,12 +1,11 @@
-"""Whether sessions can be run here: there is room on the disk, and the engine answers."""
+"""Whether sessions can be run here: there is room on the disk, and an engine answers."""
 
 import asyncio
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from polar_mitm.client.nodes import EngineState
-from polar_mitm.engine.client import Engine
+from polar_mitm.engine.pool import EnginePool
 
 MIN_FREE = 512 * 1024 * 1024
 """Bytes. Below this no session is begun: those that run need it for their calls."""
@@ -18,32 +17,17 @@ PROBE = 64 * 1024
 class Fitness:
     """What was found at the last look."""
 
-    engine: Engine
+    engine: EnginePool
     state: Path
-    policy_version: str | None = None
-    healthy: bool = True
     room: str | None = None
     """Why nothing can be written; None when it can."""
 
     @property
     def trouble(self) -> str | None:
-        return self.room or (None if self.healthy else f"the engine at {self.engine.url} does not answer")
+        return self.room or self.engine.trouble
 
     async def look(self) -> None:
-        """A few seconds at most, where the engine hangs."""
-        self.healthy, self.room = await asyncio.gather(self.engine.healthy(), asyncio.to_thread(_room, self.state))
-
-    @property
-    def engines(self) -> list[EngineState]:
-        capabilities = self.engine.capabilities
-        return [
-            EngineState(
-                url=capabilities.url,
-                healthy=self.healthy,
-                model=capabilities.model,
-                policy_version=self.policy_version,
-            )
-        ]
+        self.room = await asyncio.to_thread(_room, self.state)
 
 
 def _room(state: Path) -> str | None:

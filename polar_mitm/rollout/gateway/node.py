@@ -11,7 +11,7 @@ from typing import Any
 
 from polar_mitm import __version__
 from polar_mitm.client.nodes import Assignment, Heartbeat, Registered, Registration, Report
-from polar_mitm.engine.client import Engine
+from polar_mitm.engine.pool import EnginePool
 from polar_mitm.harnesses import HARNESSES
 from polar_mitm.harnesses.base import HarnessMissing
 from polar_mitm.proxy.addons import core
@@ -28,6 +28,7 @@ from polar_mitm.rollout.gateway.reporting import answered, assignments_left, bar
 from polar_mitm.rollout.gateway.settings import Settings
 from polar_mitm.rollout.resume import held as folder_held
 from polar_mitm.rollout.sample import Sample
+from polar_mitm.rollout.server.settings import SettingsError
 from polar_mitm.sandboxes import SANDBOXES
 from polar_mitm.sandboxes.base import to_the_end
 from polar_mitm.tasks.reading import bundled
@@ -47,14 +48,14 @@ ROOM_S = 5.0
 class Node:
     """`await Node(settings, engine).serve()` runs until it is cancelled, or displaced by another of its name."""
 
-    def __init__(self, settings: Settings, engine: Engine, *, make: Make = Sample) -> None:
+    def __init__(self, settings: Settings, engine: EnginePool, *, make: Make = Sample) -> None:
         self.settings = settings
         self.engine = engine
         self.incarnation = f"i{secrets.token_hex(8)}"
         self.url = ""
         self.pipeline = Pipeline(settings.workers, open_sample=self._open, done=self._done)
         self.link = Link(settings.server_url, settings.token, settings.name)
-        self.fitness = Fitness(engine, settings.state, settings.policy_version)
+        self.fitness = Fitness(engine, settings.state)
         self._make = make
         self._opening: Opening | None = None
         self._deliveries: set[asyncio.Task[None]] = set()
@@ -95,7 +96,7 @@ class Node:
                     self._make,
                 )
                 await self._take_up()
-                async with listening(make_app(self.pipeline, settings.token, self.incarnation), bound):
+                async with listening(make_app(self.pipeline, self.engine, settings.token, self.incarnation), bound):
                     try:
                         ready(self.url)
                         await self._beat()
@@ -208,7 +209,7 @@ class Node:
             harnesses=installed,
             sandboxes=sandboxes,
             scenarios=scenarios,
-            policy_version=settings.policy_version,
+            policy_version=self.engine.policy.version,
             version=__version__,
             sessions=self.pipeline.stages,
             labels=settings.labels,
@@ -219,9 +220,9 @@ class Node:
             incarnation=self.incarnation,
             state="draining" if self.pipeline.draining or self.pipeline.unfit else "ready",
             capacity=self.settings.workers.capacity,
-            policy_version=self.settings.policy_version,
+            policy=self.engine.policy.state(),
+            policy_version=self.engine.policy.version,
             sessions=self.pipeline.stages,
-            engines=self.fitness.engines,
         )
 
     async def _stop(self) -> None:
@@ -236,6 +237,17 @@ class Node:
         await asyncio.gather(*left, return_exceptions=True)
         await self.link.leave(self.incarnation)
         await self.link.close()
+
+
+def pool_of(settings: Settings) -> EnginePool:
+    """The gateway's engines, with what an earlier life knows of their weights. Raises SettingsError."""
+    kept = settings.state / "policy.json"
+    try:
+        settings.state.mkdir(parents=True, exist_ok=True, mode=0o700)
+        return EnginePool.of(settings.engine_urls, policy_version=settings.policy_version, kept=kept)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        mend = "its weights are not known: remove the file once they are those of --policy-version"
+        raise SettingsError(f"{kept} cannot be read ({error}); {mend}") from error
 
 
 def _kinds(folder: Path | None) -> tuple[list[str], list[str], list[str]]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import orjson
 
 from polar_mitm.client.nodes import Assignment
-from polar_mitm.engine.client import Engine
+from polar_mitm.engine.pool import EnginePool
 from polar_mitm.harnesses import HARNESSES, RUNNABLE
 from polar_mitm.harnesses.window import too_long
 from polar_mitm.prompts import Tokens
@@ -31,7 +31,7 @@ type Make = Callable[[Job, Task, int, int, str], Sample]
 
 @dataclass(slots=True, frozen=True)
 class Opening:
-    engine: Engine
+    engine: EnginePool
     border: Border
     proxy: EmbeddedProxy
     sessions: Path
@@ -50,6 +50,9 @@ class Opening:
             scenario, given = await asyncio.to_thread(_one_of, scenario)
             instruction, data = instruction or given.instruction, given.data | data
         harness, sandbox = RUNNABLE[scenario.harness], SANDBOXES[scenario.sandbox]
+        wanted, served = assignment.policy_version, self.engine.policy.version
+        if wanted not in (None, served):
+            raise CannotOpen(f"the task asks for the policy {wanted}, and {served or 'an unnamed one'} is served here")
         installed = await asyncio.to_thread(harness.find)
         window = scenario.window or self.engine.capabilities.max_model_len
         why = refusal(scenario.intercept, sandbox) or (window and too_long(harness, window, HARNESSES.values()))
@@ -68,6 +71,8 @@ class Opening:
             self.sessions,
             self.tokens,
             self.tokens_reason,
+            group=assignment.group_id,
+            policy_version=assignment.policy_version,
         )
         task = Task(assignment.task_id, instruction or scenario.instruction_text, data)
         return self.make(job, task, assignment.sample, assignment.attempt, assignment.session_id)

@@ -1,6 +1,7 @@
 """What a gateway is set up with."""
 
 import socket
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -29,7 +30,7 @@ class Workers:
 class Settings:
     server_url: str
     token: str = field(repr=False)
-    engine_url: str
+    engine_urls: Sequence[str]
     state: Path
     """Folder of the sessions, and of reports that the server has not answered yet. It outlives the process."""
     scenarios: Path | None = None
@@ -43,7 +44,7 @@ class Settings:
     tokens: Tokens | None = None
     """How prompts go to the engine; None is as it can."""
     policy_version: str | None = None
-    """Of the weights that the engine serves, in the trainer's words."""
+    """Of the weights that the engines serve at first, in the trainer's words."""
     keep: bool = False
     """Sessions' folders stay when the server has them."""
     labels: dict[str, str] = field(default_factory=dict)

@@ -8,7 +8,7 @@ from fastapi import FastAPI
 from polar_mitm import __version__
 from polar_mitm.rollout.server import errors
 from polar_mitm.rollout.server.guard import Guard
-from polar_mitm.rollout.server.routes import dashboard, events, gateways, operations, results, sessions, tasks
+from polar_mitm.rollout.server.routes import dashboard, events, gateways, operations, policy, results, sessions, tasks
 from polar_mitm.rollout.server.service import Service
 from polar_mitm.rollout.server.settings import Settings
 
@@ -36,7 +36,7 @@ def create_app(settings: Settings, service: Service | None = None) -> FastAPI:
         telemetry={"auto_configure": False, "tracing": False, "metrics": False, "logs": False},
     )
     app.state.service = service
-    for room in (dashboard, tasks, sessions, results, events, gateways, operations):
+    for room in (dashboard, tasks, sessions, results, events, gateways, policy, operations):
         app.include_router(room.router)
     errors.install(app)
     app.add_middleware(

@@ -8,7 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from polar_mitm.client.models import Stage, StageTimes
-from polar_mitm.client.nodes import EngineState, Gateway, GatewayState, Heartbeat, Registration
+from polar_mitm.client.nodes import Gateway, GatewayState, Heartbeat, Registration
+from polar_mitm.client.policy import PolicyState
 from polar_mitm.rollout.server.line import Line
 from polar_mitm.rollout.store.entries import Assigned, Effects, Lane
 
@@ -50,7 +51,7 @@ class Node:
     """It was told to take nothing more."""
     capacity: int = 0
     policy_version: str | None = None
-    engines: list[EngineState] = field(default_factory=list)
+    policy: PolicyState | None = None
     held: set[str] = field(default_factory=set)
     strange: int = 0
     """Sessions that it has beside those."""
@@ -91,7 +92,7 @@ class Node:
     def hears(self, beat: Heartbeat, now: float, seen_at: float) -> None:
         self.beat, self.seen_at = now, seen_at
         self.state = beat.state
-        self.capacity, self.policy_version, self.engines = beat.capacity, beat.policy_version, beat.engines
+        self.capacity, self.policy_version, self.policy = beat.capacity, beat.policy_version, beat.policy
         self.blocked = False
 
 
@@ -176,7 +177,7 @@ class Board:
             policy_version=node.policy_version,
             version=node.registration.version,
             labels=node.registration.labels,
-            engines=node.engines,
+            engines=node.policy.engines if node.policy else [],
             registered_at=node.registered_at,
             last_seen_at=node.seen_at,
             lost_sessions=node.lost,

@@ -30,6 +30,12 @@ class Metrics:
         self.callbacks = Counter(
             "polar_callbacks", "Tries to deliver a callback, by outcome.", ["outcome"], registry=self.registry
         )
+        self.policies = Counter(
+            "polar_policy_changes",
+            "Changes of the policy, by phase in which they ended.",
+            ["phase"],
+            registry=self.registry,
+        )
         self.waited = Histogram("polar_session_wait_seconds", "Time in line.", buckets=SECONDS, registry=self.registry)
         self.registry.register(_Gauges(board, writer))
 

@@ -24,6 +24,7 @@ from polar_mitm.rollout.server.callbacks import Postman
 from polar_mitm.rollout.server.dispatch import Dispatcher
 from polar_mitm.rollout.server.fleet import Fleet
 from polar_mitm.rollout.server.metrics import Metrics
+from polar_mitm.rollout.server.policy import Policies
 from polar_mitm.rollout.server.scenarios import lane_of
 from polar_mitm.rollout.server.settings import Settings
 from polar_mitm.rollout.server.wire import Wire
@@ -68,6 +69,7 @@ class Service:
             self.board, self.writer, self.reads, self.clock, settings.callback_secret, self.metrics.callbacks
         )
         self.fleet = Fleet(self.board, self.writer, self.clock, self.dispatcher, self.broadcast, settings)
+        self.policies = Policies(self.board, self.wire, self.metrics.policies)
         self.files: Files
         self.tasks: dict[str, int] = {}
         """By status."""
@@ -85,6 +87,7 @@ class Service:
             await self._load()
             stack.push_async_callback(self.dispatcher.stop)
             stack.push_async_callback(self.fleet.stop)
+            stack.push_async_callback(self.policies.stop)
             for work in (
                 self.dispatcher.run(),
                 self.dispatcher.stops(),

@@ -4,8 +4,11 @@ import asyncio
 from typing import Literal
 
 import aiohttp
+from pydantic import BaseModel, ValidationError
 
+from polar_mitm.client.models import ErrorBody
 from polar_mitm.client.nodes import Assignment
+from polar_mitm.client.policy import PolicyState
 
 TIMEOUT = aiohttp.ClientTimeout(total=10, connect=3)
 """A gateway answers an assignment before it does anything for it."""
@@ -46,6 +49,23 @@ class Wire:
         except (aiohttp.ClientError, TimeoutError, asyncio.IncompleteReadError, OSError) as error:
             return "unknown", repr(error)
 
+    async def policy(self, url: str, step: str, body: BaseModel, limit_s: float) -> PolicyState:
+        """Where the gateway stands once the step is done. Raises StepFailed."""
+        assert self._session is not None
+        timeout = aiohttp.ClientTimeout(total=limit_s, connect=3)
+        where = f"{url.rstrip('/')}/v1/policy/{step}"
+        data = body.model_dump_json(exclude_none=True).encode()
+        try:
+            async with self._session.post(where, data=data, allow_redirects=False, timeout=timeout) as reply:
+                said = await reply.read()
+                if reply.status == 200:
+                    return PolicyState.model_validate_json(said)
+                raise StepFailed(_words(said) or f"it answered {reply.status}")
+        except TimeoutError as error:
+            raise StepFailed(f"it did not answer to {step} within {limit_s:g} s") from error
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            raise StepFailed(f"it did not answer to {step}: {error}") from error
+
     async def cancel(self, url: str, session_id: str) -> bool:
         """Whether it was told. Its heartbeat's reply tells it as well."""
         assert self._session is not None
@@ -54,6 +74,10 @@ class Wire:
                 return reply.status < 500
         except (aiohttp.ClientError, TimeoutError, OSError):
             return False
+
+
+class StepFailed(Exception):
+    """A gateway did not do a step of a change of the policy; says why."""
 
 
 def _meaning(status: int) -> Answer:
@@ -68,3 +92,10 @@ def _meaning(status: int) -> Answer:
             return "refused"
         case _:
             return "unknown"
+
+
+def _words(body: bytes) -> str:
+    try:
+        return ErrorBody.model_validate_json(body).error.message
+    except ValidationError:
+        return body[:500].decode(errors="replace")

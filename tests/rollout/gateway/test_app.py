@@ -10,6 +10,7 @@ import schemathesis
 from hypothesis import HealthCheck, settings
 
 from polar_mitm.client.nodes import Assignment
+from polar_mitm.engine.pool import EnginePool
 from polar_mitm.rollout.gateway.app import make_app
 from polar_mitm.rollout.gateway.pipeline import Held, Pipeline
 from polar_mitm.rollout.gateway.settings import Workers
@@ -17,6 +18,7 @@ from tests.rollout.gateway.attempts import Bench, assignment
 from tests.rollout.gateway.fake_server import TOKEN
 
 ONE = Workers(preparing=1, ready=0, running=1, grading=1, waiting=0)
+ENGINES = EnginePool.of(["http://127.0.0.1:9"])
 HEADERS = {"Authorization": f"Bearer {TOKEN}"}
 
 
@@ -28,7 +30,7 @@ async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
 
 @pytest.fixture
 async def client(bench: Bench) -> AsyncIterator[httpx.AsyncClient]:
-    transport = httpx.ASGITransport(make_app(bench.pipeline, TOKEN, "i1"))
+    transport = httpx.ASGITransport(make_app(bench.pipeline, ENGINES, TOKEN, "i1"))
     async with httpx.AsyncClient(transport=transport, base_url="http://gateway", headers=HEADERS) as client:
         yield client
 
@@ -107,7 +109,8 @@ def _no_sessions() -> Pipeline:
     return pipeline
 
 
-schema = schemathesis.openapi.from_asgi("/openapi.json", make_app(_no_sessions(), TOKEN, "i1"), headers=HEADERS)
+APP = make_app(_no_sessions(), ENGINES, TOKEN, "i1")
+schema = schemathesis.openapi.from_asgi("/openapi.json", APP, headers=HEADERS)
 
 
 @schema.parametrize()

@@ -10,9 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 from polar_mitm.cli import app
-from polar_mitm.engine.client import Engine
 from polar_mitm.rollout.gateway import fitness
-from polar_mitm.rollout.gateway.node import Node
+from polar_mitm.rollout.gateway.node import Node, pool_of
 from polar_mitm.rollout.gateway.problems import Displaced
 from polar_mitm.rollout.gateway.settings import Settings, Workers
 from polar_mitm.rollout.resume import RunBusy
@@ -48,12 +47,12 @@ class Rig:
         settings = Settings(
             server_url=self.server.url,
             token=TOKEN,
-            engine_url=self.vllm.url,
+            engine_urls=[self.vllm.url],
             state=self.state,
             name="gw",
             workers=Workers(1, 1, 1, 1, 1),
         )
-        async with Engine(self.vllm.url) as engine:
+        async with pool_of(settings) as engine:
             node = Node(settings, engine)
             serving = asyncio.create_task(node.serve())
             try:
@@ -132,8 +131,8 @@ async def test_a_server_that_has_forgotten_it_is_registered_with_again(rig: Rig)
 
 
 async def test_a_gateway_whose_name_another_took_ends(rig: Rig) -> None:
-    async with Engine(rig.vllm.url) as engine:
-        settings = Settings(server_url=rig.server.url, token=TOKEN, engine_url=rig.vllm.url, state=rig.state)
+    settings = Settings(server_url=rig.server.url, token=TOKEN, engine_urls=[rig.vllm.url], state=rig.state)
+    async with pool_of(settings) as engine:
         rig.server.answers["beat"] = [409]
         with pytest.raises(Displaced, match="give each a --name"):
             await asyncio.wait_for(Node(settings, engine).serve(), PATIENCE_S)
@@ -150,7 +149,7 @@ async def test_without_room_or_an_engine_nothing_is_taken(rig: Rig, monkeypatch:
     async with rig.node() as node:
         await rig.vllm.stop()
         await rig.until(lambda: rig.server.beats[-1]["state"] == "draining")
-        assert rig.server.beats[-1]["engines"][0]["healthy"] is False
+        assert rig.server.beats[-1]["policy"]["engines"][0]["healthy"] is False
         await rig.vllm.start()
         await rig.until(lambda: rig.server.beats[-1]["state"] == "ready")
         monkeypatch.setattr(fitness, "MIN_FREE", 2**62)
