@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["bench.chaos.simulated", "polar_mitm.cli"])
+CONTEXT.set_forkserver_preload(["bench.chaos.simulated", "polar_mitm.cli.rollout", "polar_mitm.rollout.server.serve"])
 """Imported once: a start is a fork, and as quick as the process's own work lets it be."""
 
 PR_SET_PDEATHSIG = 1
