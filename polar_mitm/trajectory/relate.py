@@ -134,7 +134,7 @@ class _Relating:
         return None
 
     def _summed_up(self, compaction: Seen) -> Seen | None:
-        """The last turn of the conversation that a compaction with no parent, whose request is one text, tells of."""
+        """The last turn of the conversation that a compaction with no parent tells of."""
         before = (turn for turn in reversed(self.turns) if turn.number < compaction.number)
         turns = list(islice((turn for turn in before if turn.agent == compaction.agent), LOOKED_AT))
         told = summed_up(self.session, compaction, turns)

@@ -5,7 +5,7 @@ from itertools import islice
 
 import orjson
 
-from polar_mitm.trajectory.messages import part_of, text_in
+from polar_mitm.trajectory.messages import mint_of, part_of, text_in
 from polar_mitm.trajectory.seen import Seen, Session
 
 TELLING = 12
@@ -39,11 +39,13 @@ def quotes(session: Session, call: Seen, compaction: Seen) -> bool:
 
 
 def summed_up(session: Session, compaction: Seen, turns: Iterable[Seen]) -> Seen | None:
-    """The latest of the turns that this compaction tells of in a text of its own: what one said or did stands there."""
-    told = [text_in(message) for message in session.messages(compaction) if message.get("role") == "user"]
+    """The latest of the turns that this compaction's request tells of: what one said or did stands there."""
+    messages = [message for message in session.messages(compaction) if message.get("role") != "system"]
+    told = [text_in(message) for message in messages]
+    minted = {name for message in messages for name in mint_of(message)}
     for turn in islice(turns, LOOKED_AT):
         said = [text for text in (turn.text.strip(), *_arguments(turn)) if len(text) >= TELLING]
-        if any(text in one for text in said for one in told):
+        if turn.call_id in minted or any(text in one for text in said for one in told):
             return turn
     return None
 

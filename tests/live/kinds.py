@@ -6,6 +6,7 @@ Each row is written as soon as it is measured.
 """
 
 import argparse
+import asyncio
 import sys
 import tempfile
 from collections import Counter
@@ -13,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from polar_mitm.harnesses import HARNESSES, HarnessMissing
+from tests.live.compress import in_a_terminal
 from tests.live.lineage import compaction_scenario, wrong_with_compaction, wrong_with_sub_agent
 from tests.live.page import Row, Table, line
 from tests.live.polar import SCENARIOS, Left, left, run, served
@@ -43,7 +45,10 @@ def measured(harness: str, engine_url: str) -> Row:
         work = Path(folder)
         if not sub_agent:
             sub_agent = shown(SCENARIOS / "sub_agent.yaml", harness, engine_url, work / "sub", wrong_with_sub_agent)
-        if not compaction:
+        if not compaction and harness == "gemini-cli":
+            there = asyncio.run(in_a_terminal(engine_url, work / "compaction"))
+            compaction = told(there, wrong_with_compaction(harness, there)) + ", in a terminal"
+        elif not compaction:
             scenario = compaction_scenario(harness, work)
             compaction = shown(scenario, harness, engine_url, work / "compaction", wrong_with_compaction)
     return (title, sub_agent, compaction)
@@ -54,10 +59,14 @@ def shown(scenario: Path, harness: str, engine_url: str, out: Path, wrong: Calla
     there = left(out) if out.exists() else []
     if not there:
         return f"no: {(ended.stderr.strip().splitlines() or [f'exit code {ended.returncode}'])[-1]}"
-    if problems := wrong(harness, there[0]):
-        return f"no: {problems}"
-    counted = Counter(call.origin.kind for call in there[0].calls)
-    return f"yes: {', '.join(f'{number} {kind}' for kind, number in sorted(counted.items()))}"
+    return told(there[0], wrong(harness, there[0]))
+
+
+def told(there: Left, problems: str) -> str:
+    counted = Counter(call.origin.kind for call in there.calls)
+    return (
+        f"no: {problems}" if problems else f"yes: {', '.join(f'{number} {kind}' for kind, number in counted.items())}"
+    )
 
 
 def main() -> None:

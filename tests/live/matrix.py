@@ -18,6 +18,7 @@ from polar_mitm.harnesses import HARNESSES, HarnessMissing
 from polar_mitm.harnesses.base import Intercept
 from polar_mitm.rollout.ways_in import refusal
 from polar_mitm.sandboxes import SANDBOXES
+from polar_mitm.sandboxes.base_image import BASE_IMAGE
 from tests.live.page import DOCS, Row, Table, line
 from tests.live.polar import left, run, scenario_for, served
 
@@ -28,6 +29,10 @@ MATRIX = Table(
     lambda row: (row[0].partition(" ")[0], row[1], row[2]),
     [(harness, mode, sandbox) for harness, sandbox, mode in product(HARNESSES, SANDBOXES, MODES)],
 )
+PYTHON_IMAGE = f"""\
+FROM {BASE_IMAGE}
+RUN apt-get update && apt-get install -y --no-install-recommends python3 && rm -rf /var/lib/apt/lists/*
+"""
 CANNOT = "cannot: "
 """By design, as opposed to `no: `, which is a run that failed."""
 
@@ -60,9 +65,12 @@ def measured(cell: Cell, engine_url: str) -> Row:
 
 
 def _ran(cell: Cell, engine_url: str, out: Path) -> Row:
+    scenario = scenario_for(cell.harness)
+    if (cell.harness, cell.sandbox) == ("command", "container"):
+        scenario = _with_python(scenario, out.parent)
     started = time.monotonic()
     ended = run(
-        *("run-task", scenario_for(cell.harness), "--engine-url", engine_url, "--out", out, "--json"),
+        *("run-task", scenario, "--engine-url", engine_url, "--out", out, "--json"),
         *("--harness", cell.harness, "--sandbox", cell.sandbox, "--intercept", cell.mode),
     )
     seconds = f"{time.monotonic() - started:.1f}"
@@ -82,6 +90,15 @@ def _ran(cell: Cell, engine_url: str, out: Path) -> Row:
     elif invalid:
         why = f"{len(invalid)} of {len(calls)} calls are invalid: {invalid[0]}"
     return (f"no: {why}" if why else "yes", str(len(calls)), "yes" if made else "no", seconds)
+
+
+def _with_python(scenario: Path, folder: Path) -> Path:
+    """The same scenario with an image of its own, for its program is Python's, which polar's image has not."""
+    (folder / "image").mkdir()
+    (folder / "image" / "Dockerfile").write_text(PYTHON_IMAGE)
+    own = folder / scenario.name
+    own.write_text(f"{scenario.read_text()}container: {{build: image}}\n")
+    return own
 
 
 def asked(arguments: argparse.Namespace) -> list[Cell]:

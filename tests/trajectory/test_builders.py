@@ -214,6 +214,23 @@ def test_a_compaction_by_another_agent_names_the_conversation_that_it_tells_of(t
     assert new.broken_by and new.broken_by.cause == "compaction"
 
 
+def test_a_summary_that_is_looked_through_once_more_is_of_the_same_conversation(tmp_path: Path) -> None:
+    """Gemini CLI's second request leaves the first one's question out: two answers stand together in it."""
+    world, talk = World(), World().talk()
+    world.answer(talk, "", tool="shell", arguments='{"cmd":"seq 10001 11500"}')
+    world.answer(talk.tool("10001 10002"), "So.")
+    world.answer(talk.copy(kind="compaction").user("Sum up."), "One list was printed.", append=False)
+    again = talk.copy(kind="compaction")
+    again.messages[0] = {"role": "system", "content": "You sum up."}
+    again.messages[-1] = {"role": "assistant", "content": "So.One list was printed."}
+    compaction = world.answer(again.user("Is that all?"), "One list was printed, and no other.", append=False)
+    world.answer(world.talk(user="One list was printed, and no other."), "Done.")
+    trajectory = build(world.write(tmp_path))
+    new = trajectory.traces[-1]
+    assert (new.lineage.kind, new.lineage.of_call) == ("compaction", compaction.identity.call_id)
+    assert new.lineage.of_trace == trajectory.traces[0].trace_id
+
+
 def test_a_compaction_that_tells_of_nothing_that_was_said_is_of_no_trace(tmp_path: Path) -> None:
     world, talk = World(), World().talk()
     world.answer(talk, "One list was printed.")
