@@ -41,6 +41,7 @@ def _enter() -> None:
     """This program again, where nothing but loopback is there: nodes of Ray's bind the machine's own address else."""
     root = Path(__file__).parents[2]
     os.environ |= {INSIDE: "1", "PYTHONPATH": str(root), "RAY_raylet_start_wait_time_s": "120"}
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     again = [sys.executable, "-m", "bench.ray", *sys.argv[1:]]
     user = [] if os.geteuid() == 0 else ["--map-root-user"]
     os.chdir(root)

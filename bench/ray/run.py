@@ -155,6 +155,7 @@ async def _losses(plan: Plan, trainer: Trainer, fleet: Fleet, cluster: Any, othe
         await _back(trainer, lost, incarnation)
         second = time.monotonic() - began_removal
         await calm(trainer)
+        await _delivered(trainer)
         moved = (await _where())[lost] != where[lost]
     finally:
         looking.cancel()
@@ -193,6 +194,13 @@ async def _is_ready(trainer: Trainer, name: str) -> bool:
 async def _ready(trainer: Trainer, names: set[str]) -> None:
     while {node["name"] for node in await trainer.patient("GET", "/v1/gateways")} < names:  # noqa: ASYNC110
         await asyncio.sleep(LOOK_S)
+
+
+async def _delivered(trainer: Trainer) -> None:
+    """Wait until no gateway holds a report, those of its earlier life included: nobody waits for late ones."""
+    for node in await trainer.patient("GET", "/v1/gateways"):
+        while await trainer.patient("GET", "/v1/sessions", url=node["url"]):
+            await asyncio.sleep(LOOK_S)
 
 
 async def _where() -> dict[str, str]:

@@ -47,8 +47,8 @@ class Fleet:
                 logging_level=logging.WARNING,
                 log_to_driver=False,
             )
-        except (ConnectionError, ValueError, RuntimeError) as error:
-            what = f"there is no Ray cluster at {self.placing.address}: {error}"
+        except (ConnectionError, ValueError, RuntimeError, ray.exceptions.RayError) as error:
+            what = f"the Ray cluster at {self.placing.address!r} cannot be joined: {str(error).rstrip('.')}"
             raise NotReady(f"{what}. `ray start --head` begins one; --ray-address names another") from error
 
     def begin(self, url: str) -> list[str]:
