@@ -199,7 +199,7 @@ async def _ready(trainer: Trainer, names: set[str]) -> None:
 async def _delivered(trainer: Trainer) -> None:
     """Wait until no gateway holds a report, those of its earlier life included: nobody waits for late ones."""
     for node in await trainer.patient("GET", "/v1/gateways"):
-        while await trainer.patient("GET", "/v1/sessions", url=node["url"]):
+        while await trainer.patient("GET", "/v1/sessions", url=node["url"]):  # noqa: ASYNC110
             await asyncio.sleep(LOOK_S)
 
 
