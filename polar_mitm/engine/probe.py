@@ -85,7 +85,10 @@ async def _one_token(transport: Transport, model: str) -> TokenData:
     }
     answer = await transport.post("/v1/chat/completions", body)
     if answer.status != 200:
-        raise EngineUnfit(url, f"it refuses a one-token chat: {read_refusal(answer.status, answer.raw).message}")
+        refusal = read_refusal(answer.status, answer.raw).message
+        if answer.status >= 500:  # it has died, or is about to: another one may take its place
+            raise EngineUnreachable(url, f"it failed on a one-token chat: {refusal}")
+        raise EngineUnfit(url, f"it refuses a one-token chat: {refusal}")
     tokens = token_data(completion_of(answer, url))
     if tokens.invalid_reason:
         raise EngineUnfit(

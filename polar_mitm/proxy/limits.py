@@ -7,6 +7,7 @@ error would be retried. Calls at once are no reason to end it: they wait for a p
 import asyncio
 import time
 from collections import Counter
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -38,6 +39,8 @@ class Meter:
     calls: int = 0
     response_tokens: int = 0
     began: float = field(default_factory=time.monotonic)
+    given_back_s: Callable[[], float] = lambda: 0.0
+    """Seconds, as of now, in which its calls were held through no fault of its own."""
     _asked: Counter[bytes] = field(default_factory=Counter)
     _places: asyncio.Semaphore | None = None
 
@@ -57,7 +60,7 @@ class Meter:
             return f"the session's limit of {limits.calls} calls is reached"
         if limits.response_tokens is not None and self.response_tokens >= limits.response_tokens:
             return f"the session's limit of {limits.response_tokens} sampled tokens is reached"
-        if limits.seconds is not None and time.monotonic() - self.began >= limits.seconds:
+        if limits.seconds is not None and time.monotonic() - self.began - self.given_back_s() >= limits.seconds:
             return f"the session's limit of {limits.seconds:g} seconds is reached"
         if limits.repeats is not None:
             digest = sha256(dumps([message_wire(message) for message in chat.messages])).digest()

@@ -124,7 +124,9 @@ class Sample:
         assert self._prepared
         job, spec = self.job, self._prepared.spec
         spec.timeout_s = timeout_s or spec.timeout_s
-        self.session.meter = Meter(job.scenario.call_limits.limits())
+        seat = self.session.engine
+        spec.given_back_s = lambda: seat.held_s
+        self.session.meter = Meter(job.scenario.call_limits.limits(), given_back_s=spec.given_back_s)
         async with AsyncExitStack() as stack:
             await open_ways(
                 stack,

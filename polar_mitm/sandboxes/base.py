@@ -4,7 +4,7 @@ A sandbox knows folders, ports and processes. It knows no harness, no proxy and 
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -94,6 +94,8 @@ class RunSpec:
     timeout_s: float
     marker: str
     """The session's id, by which the run's processes are known."""
+    given_back_s: Callable[[], float] = lambda: 0.0
+    """How much longer it may run, as of now: time in which it was kept waiting through no fault of its own."""
     ca: Path | None = None
     """The proxy's CA certificate, PEM, without its key."""
     stdin: Path | None = None
@@ -218,7 +220,7 @@ async def ended(
     folders = (spec.workspace, spec.home) if watched is None else watched
     watching = asyncio.create_task(over_disk(spec.limits, *folders))
     try:
-        done, _ = await asyncio.wait({waiting, watching}, timeout=spec.timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        done = await _until_over({waiting, watching}, spec)
         over = watching.result() if watching in done and waiting not in done else None
         if over is None and group.out_of_memory():
             over = f"its processes needed more than the {spec.limits.memory_mb} MiB of memory that they may have"
@@ -226,3 +228,13 @@ async def ended(
     finally:
         waiting.cancel()
         watching.cancel()
+
+
+async def _until_over(tasks: set[asyncio.Task[Any]], spec: RunSpec) -> set[asyncio.Task[Any]]:
+    """Those that are done; none when the run's time is over."""
+    now = asyncio.get_running_loop().time
+    began = now()
+    done: set[asyncio.Task[Any]] = set()
+    while not done and (left := began + spec.timeout_s + spec.given_back_s() - now()) > 0:
+        done, _ = await asyncio.wait(tasks, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+    return done

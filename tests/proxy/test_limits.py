@@ -1,6 +1,7 @@
 """What a session may ask of the model, and how the agent's turn ends when it has asked for all of that."""
 
 import asyncio
+import time
 
 import pytest
 
@@ -49,6 +50,15 @@ async def test_time_runs_from_the_sessions_start(stage: Staged) -> None:
         got = await on.post(ANTHROPIC, session=session)
         assert on.fake.requests == []
     assert b"limit of 0.2 seconds is reached" in got.body
+
+
+def test_time_in_which_calls_were_held_is_given_back() -> None:
+    given_back = 0.0
+    meter = Meter(CallLimits(seconds=10), began=time.monotonic() - 15, given_back_s=lambda: given_back)
+    chat = ChatRequest(())
+    assert "limit of 10 seconds is reached" in (meter.begin(chat) or "")
+    given_back = 10.0
+    assert meter.begin(chat) is None
 
 
 async def test_calls_at_once_wait_for_a_place_and_all_are_answered(stage: Staged) -> None:

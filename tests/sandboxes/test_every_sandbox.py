@@ -121,6 +121,13 @@ async def test_without_input_the_program_reads_an_end_at_once(run: Run) -> None:
     assert (ended.code, run.stdout) == (0, "end\n")
 
 
+async def test_time_that_is_given_back_is_not_the_programs(run: Run) -> None:
+    spec = run.spec("/bin/sh", "-c", "sleep 1; echo end", timeout_s=0.3)
+    spec.given_back_s = lambda: 60.0
+    ended = await run.sandbox.run(spec)
+    assert (ended.code, ended.timed_out, run.stdout) == (0, False, "end\n")
+
+
 async def test_a_timeout_kills_the_whole_tree_with_its_daemons(run: Run, seconds: int) -> None:
     started = time.monotonic()
     ended = await run(FAMILY.format(seconds) + "sleep 60", timeout_s=1)

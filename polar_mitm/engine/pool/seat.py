@@ -58,6 +58,8 @@ class Seat:
         self._shared = shared
         self._member: Member | None = None
         self._openings: OrderedDict[bytes, Member] = OrderedDict()
+        self._held = 0
+        self._held_since = self._held_s = 0.0
 
     @property
     def capabilities(self) -> Capabilities:
@@ -68,6 +70,12 @@ class Seat:
     def url(self) -> str:
         """Of the engine where the session has its place, or may have it."""
         return self._member.url if self._member else self._pool.capabilities.url
+
+    @property
+    def held_s(self) -> float:
+        """How long, so far, calls of the session were held while weights were changed."""
+        now = asyncio.get_running_loop().time()
+        return self._held_s + (now - self._held_since if self._held else 0.0)
 
     def sit(self) -> None:
         """Take a place. Raises CallError where no engine answers."""
@@ -95,7 +103,7 @@ class Seat:
         """
         trail = trail if trail is not None else Trail()
         while True:
-            await self._pool.policy.gate.passed()
+            await self._passed()
             member = self._choose(request, {tried.url for tried in trail.tried if tried.why != _NEW_WEIGHTS})
             version = member.weights.version
             salt = {"cache_salt": version} if member.salted and version is not None else {}
@@ -141,10 +149,24 @@ class Seat:
                 return await member.engine.count(request, overrides=overrides)
             except EngineLost as error:
                 if not self._pool.policy.gate.is_open and not self._pool.others(_lost_at(trail) | {member.url}):
-                    await self._pool.policy.gate.passed()
+                    await self._passed()
                     trail = Trail()
                 else:
                     await self._lost(member, error, trail)
+
+    async def _passed(self) -> None:
+        if self._pool.policy.gate.is_open:
+            return
+        now = asyncio.get_running_loop().time
+        if not self._held:
+            self._held_since = now()
+        self._held += 1
+        try:
+            await self._pool.policy.gate.passed()
+        finally:
+            self._held -= 1
+            if not self._held:
+                self._held_s += now() - self._held_since
 
     async def _lost(self, member: Member, error: EngineLost, trail: Trail) -> None:
         """Raises the error where no other engine is to be asked."""

@@ -51,12 +51,18 @@ async def test_a_change_holds_calls_loads_empties_the_cache_probes_and_goes_on()
         assert (await asked(engines)).policy_version == "v1"
         await engines.policy.pause("drain", LIMIT_S)
         held = [asked(engines), asked(engines, tokens="chat")]
-        await until(lambda: engines.policy.gate.held == 2)
+        seat = engines.seat("s")
+        held.append(asyncio.create_task(seat.chat(HELLO)))
+        await until(lambda: engines.policy.gate.held == 3)
+        await until(lambda: seat.held_s > 0.05)
         assert engines.policy.state().phase == "paused"
         await engines.policy.load("v2", "/weights/2", LIMIT_S)
         assert not any(call.done() for call in held)
         await engines.policy.resume("v2")
-        exact, chat = [await call for call in held]
+        exact, chat, _ = [await call for call in held]
+        before = seat.held_s
+        await seat.chat(HELLO)
+        assert seat.held_s == before
         assert exact.weight_versions == [(0, len(exact.response_ids), "v2")]
         assert [exact.policy_version, chat.policy_version] == ["v2", "v2"]
         assert exact.invalid_reason is chat.invalid_reason is None
