@@ -80,19 +80,19 @@ class Program:
     def _limit(self, most: int) -> None:
         if self.alive:
             try:
-                resource.prlimit(self._pid, resource.RLIMIT_FSIZE, (most, resource.RLIM_INFINITY))
+                resource.prlimit(self.pid, resource.RLIMIT_FSIZE, (most, resource.RLIM_INFINITY))
             except ProcessLookupError:
                 return
 
     def _signal(self, number: int) -> None:
         if self.alive:
             try:
-                os.kill(self._pid, number)
+                os.kill(self.pid, number)
             except ProcessLookupError:
                 return
 
     @property
-    def _pid(self) -> int:
+    def pid(self) -> int:
         assert self.process
         assert self.process.pid
         return self.process.pid

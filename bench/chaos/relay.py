@@ -12,6 +12,8 @@ class Relay:
     def __init__(self, target: int) -> None:
         self.target = target
         self.dark = False
+        self.passed = 0
+        """Bytes, both ways."""
         self._writers: set[asyncio.StreamWriter] = set()
 
     async def __aenter__(self) -> Self:
@@ -46,7 +48,7 @@ class Relay:
         both = {writer, back}
         self._writers |= both
         try:
-            await asyncio.gather(_pump(reader, back), _pump(onward, writer))
+            await asyncio.gather(self._pump(reader, back), self._pump(onward, writer))
         except OSError:
             pass
         finally:
@@ -54,10 +56,10 @@ class Relay:
             for one in both:
                 one.transport.abort()
 
-
-async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    while piece := await reader.read(PIECE):
-        writer.write(piece)
-        await writer.drain()
-    if writer.can_write_eof():
-        writer.write_eof()
+    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while piece := await reader.read(PIECE):
+            self.passed += len(piece)
+            writer.write(piece)
+            await writer.drain()
+        if writer.can_write_eof():
+            writer.write_eof()

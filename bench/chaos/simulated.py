@@ -29,9 +29,13 @@ def turns(session_id: str) -> int:
 class Simulated(Sample):
     """Its reward is 1 for even samples and 0 for odd ones. Whoever is begun is written into the ledger first."""
 
-    def __init__(self, ledger: Path, job: Job, task: Task, sample: int, attempt: int, session_id: str) -> None:
+    def __init__(
+        self, ledger: Path, calls: int | None, job: Job, task: Task, sample: int, attempt: int, session_id: str
+    ) -> None:
+        """`calls`: how many it makes; None is `turns` of its id."""
         super().__init__(job, task, sample, attempt, session_id)
         self.ledger = ledger
+        self.calls = turns(self.session.id) if calls is None else calls
         self.dice = random.Random(session_id)
         self.number = sample
 
@@ -43,7 +47,7 @@ class Simulated(Sample):
         url = f"http://127.0.0.1:{self.job.proxy.base_url_port}/s/{self.session.id}/v1/chat/completions"
         headers = {"Authorization": f"Bearer {self.session.token}"}
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=CALL_S)) as client:
-            for turn in range(turns(self.session.id)):
+            for turn in range(self.calls):
                 await self._sleep()
                 said = f"This is {self.session.id}. Say hello for the {turn + 1}. time."
                 messages = [{"role": "user", "content": said}]
@@ -69,13 +73,13 @@ class Simulated(Sample):
         await asyncio.sleep(self.dice.uniform(0, SLOWEST_S))
 
 
-def serve(settings: Settings, ledger: Path) -> None:
+def serve(settings: Settings, ledger: Path, calls: int | None = None) -> None:
     """Run until the process is ended."""
 
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s %(message)s")
 
     async def main() -> None:
         async with pool_of(settings) as engines:
-            await Node(settings, engines, make=partial(Simulated, ledger)).serve()
+            await Node(settings, engines, make=partial(Simulated, ledger, calls)).serve()
 
     asyncio.run(main())

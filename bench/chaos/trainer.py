@@ -42,6 +42,7 @@ class Trainer:
     callbacks: dict[str, Counter[str]] = field(default_factory=dict)
     statuses: dict[str, set[str]] = field(default_factory=dict)
     """What the callbacks said of the task."""
+    refuses: float = REFUSED
     unsigned: int = 0
     refused: int = 0
     retries: int = 0
@@ -128,7 +129,7 @@ class Trainer:
         if not hmac.compare_digest(sent["signature"], "v1," + base64.b64encode(digest).decode()):
             self.unsigned += 1
             return web.Response(status=400)
-        if self.dice.random() < REFUSED:
+        if self.dice.random() < self.refuses:
             self.refused += 1
             return web.Response(status=500)
         task = (await request.json())["task"]

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, Self
 
 from sqlalchemy import Row
+from sqlalchemy.exc import SQLAlchemyError
 
 from polar_mitm import __version__
 from polar_mitm.capture.names import new_session_id
@@ -36,6 +37,7 @@ from polar_mitm.rollout.store.entries import Assigned, Queued
 from polar_mitm.rollout.store.events import prune
 from polar_mitm.rollout.store.files import Files, open_files
 from polar_mitm.rollout.store.outbox import resend
+from polar_mitm.rollout.store.problems import StoreUnusable
 from polar_mitm.rollout.store.reads import Reads, open_sessions
 from polar_mitm.rollout.store.rows import callback_of, session_of
 from polar_mitm.rollout.store.submit import Submission, Submitted, retry, submit
@@ -84,7 +86,10 @@ class Service:
             await self.writer.start()
             stack.push_async_callback(self.writer.stop)
             await stack.enter_async_context(self.wire)
-            await self._load()
+            try:
+                await self._load()
+            except (SQLAlchemyError, StoreFailed) as error:
+                raise StoreUnusable(f"{self.database.shown} cannot be read: {error}") from error
             stack.push_async_callback(self.dispatcher.stop)
             stack.push_async_callback(self.fleet.stop)
             stack.push_async_callback(self.policies.stop)

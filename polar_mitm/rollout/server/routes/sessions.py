@@ -15,9 +15,13 @@ from polar_mitm.rollout.server.rows import KNOWN
 from polar_mitm.rollout.server.rows import rows as rows_of
 from polar_mitm.rollout.server.service import Service
 from polar_mitm.rollout.server.strict import StrictRoute
+from polar_mitm.rollout.store.files import Incoming
 from polar_mitm.rollout.store.writer import Conflict, NotFound
 
 router = APIRouter(prefix="/v1/sessions", tags=["sessions"], route_class=StrictRoute)
+
+PIECE = 1 << 20
+"""Bytes that are written at once: most files are smaller, and go into a thread and back once."""
 
 FileName = Annotated[str, Path(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$", description="A file's name.")]
 
@@ -94,8 +98,9 @@ async def file(session_id: SessionId, name: FileName, service: Here) -> Streamin
 @router.put("/{session_id}/files/{name}", tags=["gateways"], status_code=201, responses=problems(404, 413))
 async def upload(session_id: SessionId, name: FileName, request: Request, service: Here) -> File:
     """Store a file of a session, in place of an earlier one of its name. The body is the file."""
-    row = await service.session(session_id)
-    return await _store(service, row.task_id, session_id, name, request.stream())
+    live = service.board.live.get(session_id)  # most are of one that a gateway has: no need to ask the database
+    task_id = live.task_id if live else (await service.session(session_id)).task_id
+    return await _store(service, task_id, session_id, name, request.stream())
 
 
 async def _result(service: Service, session_id: str) -> Result:
@@ -107,11 +112,23 @@ async def _result(service: Service, session_id: str) -> Result:
 
 
 async def _store(service: Service, task_id: str, session_id: str, name: str, body: AsyncIterator[bytes]) -> File:
-    incoming = await asyncio.to_thread(service.files.create, task_id, session_id, name)
+    incoming: Incoming | None = None
+    held = bytearray()
+
+    def write(data: bytes) -> Incoming:
+        nonlocal incoming
+        incoming = incoming or service.files.create(task_id, session_id, name)
+        incoming.write(data)
+        return incoming
+
     try:
         async for piece in body:
-            await asyncio.to_thread(incoming.write, piece)
-        return await asyncio.to_thread(incoming.keep)
+            held += piece
+            if len(held) >= PIECE:
+                await asyncio.to_thread(write, bytes(held))
+                held.clear()
+        return await asyncio.to_thread(lambda: write(bytes(held)).keep())
     except BaseException:
-        await asyncio.shield(asyncio.to_thread(incoming.drop))
+        if incoming is not None:
+            await asyncio.shield(asyncio.to_thread(incoming.drop))
         raise

@@ -1,0 +1,182 @@
+"""One measurement: so many tasks of one session in line, then gateways that run so many of them at once.
+
+A gateway's harness only sleeps and calls the model; all else is real. Times are of processors, not of the clock.
+"""
+
+import asyncio
+import os
+import random
+import time
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from bench.chaos.processes import Program, rollout_server
+from bench.chaos.relay import Relay
+from bench.chaos.simulated import serve
+from bench.chaos.trainer import Trainer
+from polar_mitm.rollout.gateway.settings import Settings, Workers
+from tests.fakes.vllm import FakeVllm, Reply
+from tests.ports import free_port
+
+TOKEN = "the-token-of-the-scale"
+CALL_S = 0.05
+LOOK_S = 1.0
+AT_ONCE = 32
+"""Requests of the trainer."""
+
+
+@dataclass(slots=True, frozen=True)
+class Plan:
+    sessions: int
+    calls: int = 2
+    """Of a session."""
+    gateways: int = 2
+    running: int = 128
+    """Sessions that run at once on each gateway."""
+    relayed: bool = False
+    """Whether all that the server says and hears is counted, which costs time."""
+
+
+@dataclass(slots=True)
+class Figures:
+    """Of one plan. Processor seconds are of all sessions together."""
+
+    sessions: int
+    calls: int
+    in_flight: int
+    """Sessions that were on gateways at once, at most."""
+    submit_s: float
+    """Of the server's processor, to take the tasks."""
+    server_s: float
+    """Of the server's processor, from then on."""
+    gateway_s: float
+    """Of the gateways' processors."""
+    wall_s: float
+    queued_bytes: int
+    """What the server's memory grew by with the line."""
+    in_flight_bytes: int
+    """What the gateways' memory grew by, at most."""
+    database_bytes: int
+    files_bytes: int
+    network_bytes: int | None
+    """Between the server and everybody else."""
+
+    def each(self, value: float) -> float:
+        return value / self.sessions
+
+
+async def measure(plan: Plan, out: Path) -> Figures:
+    """Everything lies under `out`. Raises RuntimeError when a session did not complete."""
+    os.environ["POLAR_ROLLOUT_TOKEN"] = TOKEN
+    async with AsyncExitStack() as stack:
+        at, engine_at = free_port(), free_port()
+        engine = Program("engine", fake_engine, (engine_at,), out / "engine.log", engine_at)
+        arguments = ["--state", str(out / "server"), "--port", str(at)]
+        server = Program("server", rollout_server, (arguments,), out / "server.log", at)
+        relay = await stack.enter_async_context(Relay(at)) if plan.relayed else None
+        url = relay.url if relay else f"http://127.0.0.1:{at}"
+        gateways = [_gateway(plan, number, url, engine_at, out) for number in range(plan.gateways)]
+        for program in (engine, server):
+            await _started(stack, program)
+        trainer = await stack.enter_async_context(Trainer(url, TOKEN, random.Random(0)))
+        trainer.refuses = 0.0
+        before, memory = _seconds(server), _memory(server)
+        await _submit(trainer, plan.sessions)
+        submitted, queued = _seconds(server), _memory(server) - memory
+        for program in gateways:
+            await _started(stack, program)
+        idle, began = sum(map(_memory, gateways)), time.monotonic()
+        at_once, most = await _until_done(trainer, gateways)
+        figures = Figures(
+            sessions=plan.sessions,
+            calls=plan.calls,
+            in_flight=at_once,
+            submit_s=submitted - before,
+            server_s=_seconds(server) - submitted,
+            gateway_s=sum(map(_seconds, gateways)),
+            wall_s=time.monotonic() - began,
+            queued_bytes=queued,
+            in_flight_bytes=most - idle,
+            database_bytes=_size(out / "server", "rollout.db*"),
+            files_bytes=_size(out / "server" / "files", "*/*/*"),
+            network_bytes=relay.passed if relay else None,
+        )
+        tasks = (await trainer.patient("GET", "/v1/overview"))["tasks"]
+        if tasks != {"completed": plan.sessions}:
+            raise RuntimeError(f"of {plan.sessions} tasks {tasks}")
+        return figures
+
+
+def fake_engine(port: int) -> None:
+    """An engine that forgets what it was asked."""
+
+    async def main() -> None:
+        engine = FakeVllm(Reply(delay_s=CALL_S))
+        engine.port = port
+        async with engine:
+            while True:
+                await asyncio.sleep(1)
+                engine.requests.clear()
+
+    asyncio.run(main())
+
+
+def _gateway(plan: Plan, number: int, url: str, engine_at: int, out: Path) -> Program:
+    settings = Settings(
+        server_url=url,
+        token=TOKEN,
+        engine_url=f"http://127.0.0.1:{engine_at}",
+        state=out / f"gw-{number}",
+        name=f"gw-{number}",
+        port=free_port(),
+        workers=Workers(preparing=16, ready=16, running=plan.running, grading=16, waiting=plan.running // 4),
+    )
+    arguments = (settings, out / "ledger", plan.calls)
+    return Program(settings.name, serve, arguments, out / f"{settings.name}.log", settings.port)
+
+
+async def _started(stack: AsyncExitStack, program: Program) -> None:
+    program.start()
+    stack.callback(program.kill)
+    await program.up()
+
+
+async def _submit(trainer: Trainer, tasks: int) -> None:
+    at_once = asyncio.Semaphore(AT_ONCE)
+
+    async def one(number: int) -> None:
+        async with at_once:
+            await trainer.submit(f"task-{number}", 1)
+
+    await asyncio.gather(*map(one, range(tasks)))
+
+
+async def _until_done(trainer: Trainer, gateways: list[Program]) -> tuple[int, int]:
+    """Sessions on gateways and bytes of the gateways' memory, at most."""
+    at_once = most = 0
+    while True:
+        overview = await trainer.patient("GET", "/v1/overview")
+        stages = overview["stages"]
+        at_once = max(at_once, sum(count for stage, count in stages.items() if stage != "queued"))
+        most = max(most, sum(map(_memory, gateways)))
+        if not any(stages.values()) and not overview["callbacks_pending"]:
+            return at_once, most
+        await asyncio.sleep(LOOK_S)
+
+
+def _seconds(program: Program) -> float:
+    """Of the processor, so far."""
+    used = psutil.Process(program.pid).cpu_times()
+    return float(used.user + used.system)
+
+
+def _memory(program: Program) -> int:
+    """Bytes that are the process's own."""
+    return int(psutil.Process(program.pid).memory_full_info().uss)
+
+
+def _size(folder: Path, pattern: str) -> int:
+    return sum(path.stat().st_size for path in folder.glob(pattern) if path.is_file())
