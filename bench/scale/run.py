@@ -128,7 +128,7 @@ def _gateway(plan: Plan, number: int, url: str, engine_at: int, out: Path) -> Pr
     settings = Settings(
         server_url=url,
         token=TOKEN,
-        engine_url=f"http://127.0.0.1:{engine_at}",
+        engine_urls=[f"http://127.0.0.1:{engine_at}"],
         state=out / f"gw-{number}",
         name=f"gw-{number}",
         port=free_port(),
