@@ -31,6 +31,9 @@ from polar_mitm.tasks.reading import load
 from polar_mitm.tasks.scenario import Scenario
 from polar_mitm.tasks.work import notes_of, work_of
 
+UNFINISHED = ("error", "cancelled")
+"""Endings after which `--resume` runs a sample again."""
+
 MOST_ROWS = 20
 """Samples of one task and harness that are still shown one by one at the end."""
 
@@ -128,20 +131,19 @@ def run(
                 tell(out, line)
         else:
             out.print(summary_table(rows))
-            _tell_more(out_folder)
+            _tell_more(out_folder, unfinished=any(outcome.session.status in UNFINISHED for outcome in outcomes))
     if any(outcome.session.status != "completed" for outcome in outcomes):
         raise typer.Exit(FAILED)
     return outcomes
 
 
-def _tell_more(folder: Path) -> None:
-    for what, command in (
-        ("A row a sample:", f"polar traces {folder}"),
-        ("A row a call:", f"polar calls {folder}"),
-        ("For a trainer:", f"polar export {folder} --format jsonl"),
-        ("What is not done yet:", "the same command with --resume"),
-    ):
-        tell(out, f"{what:22} {command}")
+def _tell_more(folder: Path, *, unfinished: bool) -> None:
+    """What to type next."""
+    tell(out, f"{'A row a sample:':20} polar traces {folder}")
+    tell(out, f"{'A row a call:':20} polar calls {folder}")
+    tell(out, f"{'For a trainer:':20} polar export {folder} --format jsonl")
+    if unfinished:
+        tell(out, f"{'What did not run:':20} the same command with --resume")
 
 
 def _given(**changes: object) -> dict[str, object] | None:

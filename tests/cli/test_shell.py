@@ -75,6 +75,9 @@ def test_one_thing_is_not_several() -> None:
 
 
 def test_the_summary_of_a_set_names_what_comes_next(capsys: pytest.CaptureFixture[str]) -> None:
-    _tell_more(Path("runs/it"))
+    _tell_more(Path("runs/it"), unfinished=False)
     told = capsys.readouterr().out
     assert all(command in told for command in ("polar traces runs/it", "polar calls runs/it", "polar export runs/it"))
+    assert "--resume" not in told
+    _tell_more(Path("runs/it"), unfinished=True)
+    assert "--resume" in capsys.readouterr().out
