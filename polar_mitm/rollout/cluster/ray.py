@@ -39,7 +39,9 @@ class Fleet:
         try:
             import ray
         except ModuleNotFoundError as missing:
-            raise NotReady(f"{missing.name} is not installed: `pip install '.[rollout,ray]'` in polar's folder brings it") from missing
+            raise NotReady(
+                f"{missing.name} is not installed: `pip install '.[rollout,ray]'` in polar's folder brings it"
+            ) from missing
         try:
             ray.init(
                 address=self.placing.address,
