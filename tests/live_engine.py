@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pytest
 
 from polar_mitm.engine.install import is_installed
-from polar_mitm.engine.local import LocalEngine
+from polar_mitm.engine.local import LocalEngine, trainable
 from polar_mitm.engine.models import is_built
 from tests.needs import need
 
@@ -24,7 +24,7 @@ def engine_url() -> Iterator[str]:
     with at_home():
         ready = is_installed() and is_built("tiny")
         need([] if ready else ["the engine is not here: polar model install tiny"])
-        engine = LocalEngine()
+        engine = LocalEngine(launch=trainable)
         running = asyncio.run(engine.start("tiny"))
     yield running.url
     with at_home():

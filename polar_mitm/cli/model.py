@@ -7,7 +7,7 @@ import typer
 
 from polar_mitm.cli.shell import JsonFlag, Steps, exit_codes, one_of, out, print_json, run_async, tell
 from polar_mitm.engine.install import install as install_engine
-from polar_mitm.engine.local import LocalEngine, end, find
+from polar_mitm.engine.local import LocalEngine, end, find, trainable
 from polar_mitm.engine.models import MODELS, build
 
 app = typer.Typer(help="A local vLLM with the flags polar needs.", no_args_is_help=True, add_completion=False)
@@ -42,16 +42,21 @@ def install(name: Name = "smollm2") -> None:
 def serve(
     name: Name = "smollm2",
     port: Annotated[int, typer.Option(help="Port on loopback; 0 picks a free one.")] = 8000,
+    weight_updates: Annotated[
+        bool, typer.Option("--weight-updates", help="vLLM's development mode: anyone here can change the weights.")
+    ] = False,
 ) -> None:
     """Serve a model until Ctrl-C: installs what is missing, waits until it answers."""
-    run_async(lambda: _serve(name, port))
+    run_async(lambda: _serve(name, port, weight_updates))
 
 
-async def _serve(name: str, port: int) -> None:
-    engine = LocalEngine()
+async def _serve(name: str, port: int, weight_updates: bool) -> None:
+    engine = LocalEngine(launch=trainable if weight_updates else None)
     try:
         with Steps() as steps:
             running = await engine.start(name, port=port, say=steps.say, progress=steps.progress)
+            if weight_updates and not engine.owned:
+                steps.say(f"{name} ran already as it is: for --weight-updates first `polar model stop {name}`")
         out.print(f"{name} is served at {running.url} (pid {running.pid}, log {running.log})", soft_wrap=True)
         await engine.wait()
     finally:

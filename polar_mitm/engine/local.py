@@ -39,7 +39,7 @@ from polar_mitm.engine.steps import LOCK_POLL_S, Lock, Say, environment, last_li
 from polar_mitm.errors import NotReady
 from polar_mitm.home import home
 
-__all__ = ["EngineFailed", "LocalEngine", "Progress", "Running", "end", "find"]
+__all__ = ["EngineFailed", "LocalEngine", "Progress", "Running", "end", "find", "trainable"]
 
 type Progress = Callable[[float, str], None]
 """Takes the seconds since the start and the phase: starting, loading the model, warming up, first answer."""
@@ -274,6 +274,12 @@ def _vllm(name: str, port: int, say: Say) -> Launch:
     folder = build(name, say)
     say(f"starting vLLM with {name} ({MODELS[name].what})")
     return Launch(_command(made, MODELS[name], folder, port), _variables(made.kind, MODELS[name]))
+
+
+def trainable(name: str, port: int, say: Say) -> Launch:
+    """The same in development mode, in which its weights can be changed, by whoever reaches it."""
+    launch = _vllm(name, port, say)
+    return replace(launch, variables={**launch.variables, "VLLM_SERVER_DEV_MODE": "1"})
 
 
 def _command(made: Environment, model: LocalModel, folder: Path, port: int) -> list[str]:

@@ -62,7 +62,7 @@ class Policy:
             version=self.version,
             trouble=self.trouble,
             since=self.since,
-            held=self.gate.held,
+            held=0 if self.gate.is_open else self.gate.held,
             engines=[member.shown() for member in self.members],
         )
 

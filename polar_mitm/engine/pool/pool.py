@@ -20,7 +20,7 @@ from polar_mitm.engine.pool.seat import Seat
 logger = logging.getLogger(__name__)
 
 WATCH_S: Final = 2.0
-GROUP_SLACK: Final = 4
+GROUP_SLACK: Final = 2
 """Sessions that an engine may have more than the emptiest one and still take another of a group that it has: a prompt
 that is in its cache is worth a short wait, and not a long one."""
 
