@@ -48,7 +48,7 @@ def row(
 async def service(folder: Path) -> AsyncIterator[tuple[On, FakeVllm]]:
     """A rollout server with one gateway, on a stand-in for the engine."""
     async with (
-        serving(settings(f"sqlite:///{folder / 'rollout.db'}", folder)) as on,
+        serving(settings(f"sqlite:///{folder / 'rollout.db'}", folder, heartbeat_s=5.0)) as on,
         FakeVllm(Reply("Hello.")) as vllm,
         EnginePool.of([vllm.url]) as engine,
     ):
