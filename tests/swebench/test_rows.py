@@ -8,6 +8,7 @@ import pyarrow
 import pytest
 from pyarrow.parquet import write_table
 
+from polar_mitm.rollout.gateway.opening import _one_of as one_of
 from polar_mitm.tasks.errors import ScenarioError
 from polar_mitm.tasks.reading import load
 from polar_mitm.tasks.swebench import rows
@@ -145,3 +146,14 @@ def test_saved_logs_are_graded_in_any_sandbox(tmp_path: Path) -> None:
     file.write_text("tasks: {swebench: r.jsonl}\nsandbox: bwrap\nevaluator: {type: swebench, log: 'x/{instance_id}'}\n")
     ((scenario, _),) = work_of(load(file))
     assert scenario.sandbox == "bwrap"
+
+
+def test_a_task_request_takes_one_row_of_a_file(tmp_path: Path) -> None:
+    write(tmp_path / "r.jsonl", row(), row(instance_id="filler__sum-2"))
+    file = tmp_path / "s.yaml"
+    file.write_text("tasks: {swebench: r.jsonl, only: [filler__sum-2]}\n")
+    scenario, task = one_of(load(file))
+    assert scenario.swebench is not None and scenario.swebench.row.instance_id == "filler__sum-2"
+    assert task.id == "s/filler__sum-2"
+    with pytest.raises(ScenarioError, match=r"expected one task: a task request is one; name it with tasks\.only"):
+        one_of(load(file, {"tasks": {"only": []}}))
