@@ -19,7 +19,7 @@ from polar_mitm.cli.shell import (
     tell,
 )
 from polar_mitm.cli.summary import Tally, summary_rows, summary_table
-from polar_mitm.cli.tables import outcome_lines, outcome_rows, outcomes_table
+from polar_mitm.cli.tables import many, outcome_lines, outcome_rows, outcomes_table
 from polar_mitm.harnesses import RUNNABLE
 from polar_mitm.prompts import Tokens
 from polar_mitm.rollout.engines import engine_for
@@ -183,7 +183,7 @@ async def _run(
     with Steps(quiet=quiet) as steps:
         if not resume and (there := _sessions(out_folder)):
             mend = "see --resume, or name another --out"
-            steps.say(f"{out_folder} holds {there} sessions already, and will hold both: {mend}")
+            steps.say(f"{out_folder} holds {many(there, 'session')} already, and will hold both: {mend}")
         if not resume:  # which closes them too, and clears up after their sandboxes
             await asyncio.to_thread(close_dead, out_folder)
         model = plan[0].model if any(RUNNABLE[scenario.harness].FACTS.calls_model for scenario in plan) else None
@@ -191,9 +191,9 @@ async def _run(
             sent, reason = engine.capabilities.tokens(tokens)
             for scenario, parts in zip(plan, works, strict=True):
                 where = f"{scenario.harness} in {scenario.sandbox} ({scenario.intercept})"
-                many = f"{sum(len(tasks) for _, tasks in parts)} tasks x " if scenario.tasks else ""
+                several = f"{many(sum(len(tasks) for _, tasks in parts), 'task')} x " if scenario.tasks else ""
                 told = f", model {engine.capabilities.model}, tokens {sent}" if model else ""
-                steps.say(f"{scenario.name}: {many}{scenario.samples} x {where}{told}")
+                steps.say(f"{scenario.name}: {several}{scenario.samples} x {where}{told}")
             for note in notes_of(work):
                 steps.say(f"  {note}")
             if model and reason:
@@ -223,7 +223,9 @@ def _tell(steps: Steps, tally: Tally, ended: Outcome, *, several: bool) -> None:
     stands = tally.add(ended)
     which = f"{session.task_id} {session.harness} " if several else ""
     more = f"  ({stands})" if tally.samples > 4 else ""
-    steps.say(f"  {which}sample {session.sample}: {session.status}, {session.calls} calls, reward {reward}{more}")
+    steps.say(
+        f"  {which}sample {session.sample}: {session.status}, {many(session.calls, 'call')}, reward {reward}{more}"
+    )
     for trouble in (session.status_reason, session.evaluation_error, session.poisoned):
         if trouble:
             steps.say(f"    {trouble}")

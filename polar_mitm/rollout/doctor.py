@@ -14,6 +14,7 @@ from polar_mitm.harnesses.base import HarnessMissing
 from polar_mitm.proxy.master import ProxyFailed
 from polar_mitm.rollout.proof import proofs
 from polar_mitm.sandboxes import SANDBOXES
+from polar_mitm.tasks.swebench import package
 
 
 @dataclass(slots=True, frozen=True)
@@ -44,9 +45,11 @@ def _findings(engine_url: str | None) -> Iterator[Finding]:
         yield Finding(f"sandbox {name}", not problems, "; ".join(problems) or "works", needed=name == "bwrap")
     for name, harness in HARNESSES.items():
         try:
-            yield Finding(f"harness {name}", True, harness.find().version)
+            yield Finding(f"harness {name}", True, harness.find().version or "a program of your own")
         except HarnessMissing as missing:
             yield Finding(f"harness {name}", False, str(missing))
+    lacks = package.problems()
+    yield Finding("evaluator swebench", not lacks, "; ".join(lacks) or package.VERSION)
     yield Finding("engine", is_installed(), "installed" if is_installed() else "not installed: polar model install")
     asked = []
     for model in MODELS:
