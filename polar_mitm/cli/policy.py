@@ -11,6 +11,13 @@ from polar_mitm.client.policy import FleetPolicy, PauseMode
 
 app = typer.Typer(help="The weights that the gateways' engines serve.", no_args_is_help=True)
 
+
+def _name(version: str | None) -> str | None:
+    if version is not None and not 0 < len(version) <= 256:
+        raise typer.BadParameter("a version is a name of 1 to 256 characters")
+    return version
+
+
 Mode = Annotated[PauseMode, typer.Option(help="What becomes of calls that run.")]
 Limit = Annotated[float, typer.Option(min=1, help="Seconds for each step.")]
 Gateways = Annotated[
@@ -27,7 +34,7 @@ def show(server_url: Server = URL, token_file: TokenFile = None, json: JsonFlag 
 
 @app.command()
 def update(
-    version: Annotated[str, typer.Argument(help="The name of the new weights.")],
+    version: Annotated[str, typer.Argument(help="The name of the new weights.", callback=_name)],
     weights: Annotated[str | None, typer.Option(help="Folder, on the engines' machines, that they load.")] = None,
     mode: Mode = "drain",
     limit: Limit = 600,
@@ -59,7 +66,7 @@ def pause(
 
 @app.command()
 def resume(
-    version: Annotated[str | None, typer.Argument(help="Name of the weights that the engines have now.")] = None,
+    version: Annotated[str | None, typer.Argument(help="Name of the weights by now.", callback=_name)] = None,
     gateway: Gateways = None,
     server_url: Server = URL,
     token_file: TokenFile = None,
@@ -88,7 +95,7 @@ def _table(policy: FleetPolicy) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("gateway", "phase", "engine", "policy", "sessions", "calls", "trouble"):
         right = name in ("sessions", "calls")
-        table.add_column(name, justify="right" if right else "left", overflow="fold")
+        table.add_column(name, justify="right" if right else "left", overflow="fold", no_wrap=name == "engine")
     for gateway in policy.gateways:
         state = gateway.policy
         if state is None or not state.engines:

@@ -108,6 +108,18 @@ def test_without_the_token_nothing_is_told(url: str) -> None:
     assert refused.value.status == 401
 
 
+async def test_without_gateways_there_is_no_policy_to_change(client: RolloutClient, other: AsyncRolloutClient) -> None:
+    assert client.policy() == await other.policy()
+    assert (client.policy().phase, client.policy().gateways) == ("serving", [])
+    for ask in (client.pause_policy, client.resume_policy, lambda: client.update_policy("v2", weights="/weights/2")):
+        with pytest.raises(ApiError, match="there is no gateway") as refused:
+            ask()
+        assert (refused.value.status, refused.value.code) == (409, "conflict")
+    for asked in (other.pause_policy(), other.resume_policy("v2"), other.update_policy("v2", mode="keep")):
+        with pytest.raises(ApiError, match="there is no gateway"):
+            await asked
+
+
 def test_where_nobody_listens_that_is_said_with_the_address() -> None:
     with (
         RolloutClient("http://127.0.0.1:9", TOKEN) as client,

@@ -235,6 +235,23 @@ async def test_prompts_go_to_the_engine_as_the_option_says_or_as_it_can(
     assert (session.tokens_reason is None) == (not lacks)
 
 
+async def test_several_engines_share_the_conversations(folder: Path) -> None:
+    async with FakeVllm() as one, FakeVllm() as other, client() as http:
+        options: dict[str, Any] = {"polar_engine_url": f"{one.url}, {other.url}", "polar_out": str(folder / "out")}
+        async with EmbeddedProxy(standalone(), **options) as proxy:
+            url = f"http://127.0.0.1:{proxy.base_url_port}{CHAT.target}"
+
+            async def ask(text: str) -> None:
+                async with http.post(url, json=CHAT.saying(text).body, headers=CHAT.headers) as got:
+                    assert got.status == 200
+
+            one.script = other.script = [Reply(delay_s=0.2)]
+            await asyncio.gather(*(ask(text) for text in "abcd"))
+            assert (len(one.requests), len(other.requests)) == (2, 2)
+            await one.stop()
+            await asyncio.gather(*(ask(text) for text in "abcd"))
+
+
 async def test_a_start_that_is_cancelled_leaves_nothing_behind(folder: Path) -> None:
     port = free_port()
     async with FakeVllm(probe=Reply(hold=asyncio.Event())) as fake:
@@ -258,6 +275,7 @@ async def test_a_start_that_is_cancelled_leaves_nothing_behind(folder: Path) -> 
         ("polar_keepalive", "inf", "polar_keepalive: 'inf' is not"),
         ("polar_session_mb", "0", "polar_session_mb: '0' is not a number of megabytes of at least 1"),
         ("polar_engine_url", "localhost:8000", "polar_engine_url: 'localhost:8000' is no http"),
+        ("polar_engine_url", "http://a,ftp://b", "polar_engine_url: 'ftp://b' is no http"),
         ("polar_tokens", "ids", "polar_tokens: 'ids' is neither exact nor chat"),
         ("polar_grace", 5, "Expected <class 'str'> for polar_grace"),
         ("polar_gracee", "5", "Unknown options: polar_gracee"),

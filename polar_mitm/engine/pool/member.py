@@ -18,6 +18,9 @@ MISSES = 2
 """Looks in a row that are silent before an engine is taken for dead: a machine that is busy misses one."""
 
 
+NEW = "was not asked yet"
+
+
 class BrokenOff(Exception):
     """A call that was ended for new weights; what it had sampled is not known."""
 
@@ -71,7 +74,7 @@ class Member:
     """`strange`: it answers, and has other weights than the pool's, or unknown ones. No call goes there."""
     model: str | None = None
     """Which it must serve, as the others do."""
-    trouble: str = "was not asked yet"
+    trouble: str = NEW
     """Why no call goes there, in words that go on from "the engine at <url>"."""
     weights: Weights = field(default_factory=Weights)
     flights: set[Flight] = field(default_factory=set)
@@ -97,7 +100,7 @@ class Member:
         return self.engine.opened
 
     def up(self) -> None:
-        if self.state != "up":
+        if self.state != "up" and self.trouble != NEW:
             logger.info("polar: the engine at %s answers", self.url)
         self.state, self.trouble, self.misses = "up", "", 0
 

@@ -104,6 +104,23 @@ async def test_a_session_over_its_running_clock_is_reported_with_what_there_is(r
         assert ("ses_1", "trajectory.json") in rig.server.files
 
 
+async def test_a_session_that_wants_another_policy_than_is_served_is_not_begun(rig: Rig) -> None:
+    async with rig.node() as node:
+        await node.engine.policy.pause("drain", PATIENCE_S)
+        await node.engine.policy.load("v2", None, PATIENCE_S)
+        await node.engine.policy.resume("v2")
+        await rig.until(lambda: rig.server.beats[-1]["policy_version"] == "v2")
+        given = assignment(incarnation=node.incarnation)
+        node.pipeline.take(given.model_copy(update={"scenario": scenario(0), "policy_version": "v1"}))
+        await rig.until(lambda: bool(rig.server.reports))
+        why = "the task asks for the policy v1, and v2 is served here"
+        assert (rig.server.reports[0]["status"], rig.server.reports[0]["status_reason"]) == ("error", why)
+        assert rig.vllm.requests == []
+    rig.server.beats.clear()
+    async with rig.node() as node:  # the next life knows it
+        assert (node.engine.policy.version, rig.server.registrations[-1]["policy_version"]) == ("v2", "v2")
+
+
 async def test_what_was_not_answered_is_delivered_by_the_next_life(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("polar_mitm.rollout.gateway.node.LEAVING_S", 0.1)
     async with rig.node() as node:

@@ -1,6 +1,7 @@
 """A change of the policy over all gateways: their own part of it is real, and so are their pools; engines stand in."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -9,7 +10,11 @@ from typing import Any
 
 import httpx
 import pytest
+from typer.testing import CliRunner
 
+from polar_mitm.cli import app
+from polar_mitm.client.aio import AsyncRolloutClient
+from polar_mitm.client.sync import RolloutClient
 from polar_mitm.engine.pool import EnginePool
 from polar_mitm.rollout.gateway.app import make_app
 from polar_mitm.rollout.gateway.listening import address, bind, listening
@@ -58,8 +63,8 @@ async def gateways(on: On, *pools: list[Trainable], version: str | None = "v1") 
             nothing = Pipeline(Workers(), open_sample=None, done=print)  # type: ignore[arg-type]  # takes no session
             bound = bind("127.0.0.1", 0)
             gateway.url = address(bound, "127.0.0.1")
-            app = make_app(nothing, pool, TOKEN, gateway.incarnation)
-            await stack.enter_async_context(listening(app, bound))
+            api = make_app(nothing, pool, TOKEN, gateway.incarnation)
+            await stack.enter_async_context(listening(api, bound))
             await gateway.register()
             made.append(gateway)
         yield made
@@ -96,6 +101,33 @@ async def test_one_call_changes_every_engine_of_every_gateway_once(on: On) -> No
             assert (await gateway.pool.seat("s").chat(HELLO, tokens="exact")).policy_version == "v2"
         [shown, _] = await on.get("/v1/gateways")
         assert (shown["policy_version"], len(shown["engines"])) == ("v2", 2), "without waiting for a heartbeat"
+
+
+async def test_both_clients_and_the_command_wait_for_the_end(on: On, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POLAR_ROLLOUT_TOKEN", TOKEN)
+    fake = Trainable()
+    async with gateways(on, [fake]), AsyncRolloutClient(on.url, TOKEN) as client:
+        assert (await client.update_policy("v2", weights="/weights/2")).version == "v2"
+        assert (await client.pause_policy()).phase == "paused"
+        with RolloutClient(on.url, TOKEN) as other:
+            assert (await asyncio.to_thread(other.resume_policy, "v3")).version == "v3"
+
+        async def polar(*arguments: str) -> tuple[int, str]:
+            given = ["policy", *arguments, "--server-url", on.url]
+            ran = await asyncio.to_thread(CliRunner().invoke, app, given, env={"COLUMNS": "200"})
+            return ran.exit_code, ran.output
+
+        code, said = await polar("update", "v4", "--weights", "/weights/4")
+        assert (code, "serving, policy v4, 0 calls held" in said, fake.url in said) == (0, True, True)
+        assert (await polar("pause", "--mode", "keep"))[0] == 0
+        assert json.loads((await polar("show", "--json"))[1])["phase"] == "paused"
+        assert (await polar("resume"))[0] == 0
+        fake.refuses = "no such folder"
+        code, said = await polar("update", "v5", "--weights", "/weights/5")
+        assert (code, "no such folder" in said) == (1, True)
+        code, said = await polar("update", "")
+        assert (code, "of 1 to 256 characters" in said) == (2, True)
+        assert (await polar("update", "v6", "--gateway", "gw-9"))[0] == 2
 
 
 async def test_no_engine_changes_before_every_gateway_holds_its_calls(on: On) -> None:
