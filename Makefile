@@ -93,6 +93,10 @@ ray-show: $(READY) ## gateways on a Ray cluster of four nodes: 120 sessions at o
 	@$(UV_INSTALL:--no-deps=) --compile-bytecode --no-build-isolation --editable '.[rollout,ray]'
 	@$(BIN)/python -m bench.ray $(ARGS)
 
+.PHONY: bench-scale
+bench-scale: $(READY) ## what a session costs with 100 to 10,000 in line and 256 in flight; write docs/benchmarks.md and the plot
+	@$(BIN)/python -m bench.scale $(ARGS)
+
 .PHONY: api
 api: $(READY) ## schemathesis against the OpenAPI of the rollout server and of a gateway, two minutes each: no 5xx
 	@$(BIN)/python -m bench.api $(ARGS)

@@ -36,15 +36,20 @@ class Plan:
     gateways: int = 2
     running: int = 128
     """Sessions that run at once on each gateway."""
+    window: tuple[int, int] | None = None
+    """Costs are measured from when so many sessions have ended to when so many have: what it costs to run a session
+    while a long line stands behind it is known without running all. None: of all, from the first to the last."""
     relayed: bool = False
     """Whether all that the server says and hears is counted, which costs time."""
 
 
 @dataclass(slots=True)
 class Figures:
-    """Of one plan. Processor seconds are of all sessions together."""
+    """Of one plan. Processor seconds of the run are of all sessions that were measured together."""
 
     sessions: int
+    """In line."""
+    measured: int
     calls: int
     in_flight: int
     """Sessions that were on gateways at once, at most."""
@@ -64,8 +69,15 @@ class Figures:
     network_bytes: int | None
     """Between the server and everybody else."""
 
-    def each(self, value: float) -> float:
-        return value / self.sessions
+    @property
+    def server_ms(self) -> float:
+        """Of the server's processor, for one session from its submission to its end."""
+        return 1000 * (self.submit_s / self.sessions + self.server_s / self.measured)
+
+    @property
+    def gateway_ms(self) -> float:
+        """Of a gateway's processor, for one session."""
+        return 1000 * self.gateway_s / self.measured
 
 
 async def measure(plan: Plan, out: Path) -> Figures:
@@ -88,25 +100,35 @@ async def measure(plan: Plan, out: Path) -> Figures:
         submitted, queued = _seconds(server), _memory(server) - memory
         for program in gateways:
             await _started(stack, program)
-        idle, began = sum(map(_memory, gateways)), time.monotonic()
-        at_once, most = await _until_done(trainer, gateways)
+        idle = sum(map(_memory, gateways))
+        first, last = plan.window or (0, plan.sessions)
+        watch = Watch(trainer, gateways)
+        before_run = [0.0, 0.0]
+        began, done_before = time.monotonic(), 0
+        if plan.window:
+            done_before = await watch.until(first)
+            before_run = [_seconds(server), sum(map(_seconds, gateways))]
+            began = time.monotonic()
+        else:
+            before_run = [submitted, 0.0]
+        done = await watch.until(last)
         figures = Figures(
             sessions=plan.sessions,
+            measured=done - done_before,
             calls=plan.calls,
-            in_flight=at_once,
+            in_flight=watch.at_once,
             submit_s=submitted - before,
-            server_s=_seconds(server) - submitted,
-            gateway_s=sum(map(_seconds, gateways)),
+            server_s=_seconds(server) - before_run[0],
+            gateway_s=sum(map(_seconds, gateways)) - before_run[1],
             wall_s=time.monotonic() - began,
             queued_bytes=queued,
-            in_flight_bytes=most - idle,
+            in_flight_bytes=watch.memory - idle,
             database_bytes=_size(out / "server", "rollout.db*"),
             files_bytes=_size(out / "server" / "files", "*/*/*"),
             network_bytes=relay.passed if relay else None,
         )
-        tasks = (await trainer.patient("GET", "/v1/overview"))["tasks"]
-        if tasks != {"completed": plan.sessions}:
-            raise RuntimeError(f"of {plan.sessions} tasks {tasks}")
+        if watch.failed:
+            raise RuntimeError(f"{watch.failed} tasks did not complete")
         return figures
 
 
@@ -154,17 +176,30 @@ async def _submit(trainer: Trainer, tasks: int) -> None:
     await asyncio.gather(*map(one, range(tasks)))
 
 
-async def _until_done(trainer: Trainer, gateways: list[Program]) -> tuple[int, int]:
-    """Sessions on gateways and bytes of the gateways' memory, at most."""
-    at_once = most = 0
-    while True:
-        overview = await trainer.patient("GET", "/v1/overview")
-        stages = overview["stages"]
-        at_once = max(at_once, sum(count for stage, count in stages.items() if stage != "queued"))
-        most = max(most, sum(map(_memory, gateways)))
-        if not any(stages.values()) and not overview["callbacks_pending"]:
-            return at_once, most
-        await asyncio.sleep(LOOK_S)
+@dataclass(slots=True)
+class Watch:
+    """Looks at a run now and then."""
+
+    trainer: Trainer
+    gateways: list[Program]
+    at_once: int = 0
+    """Sessions on gateways, at most."""
+    memory: int = 0
+    """Bytes of the gateways', at most."""
+    failed: int = 0
+
+    async def until(self, done: int) -> int:
+        """Wait for so many ends of sessions, and for their callbacks if those are all; how many there are by then."""
+        while True:
+            overview = await self.trainer.patient("GET", "/v1/overview")
+            stages = overview["stages"]
+            self.at_once = max(self.at_once, sum(count for stage, count in stages.items() if stage != "queued"))
+            self.memory = max(self.memory, sum(map(_memory, self.gateways)))
+            self.failed = sum(overview["tasks"].get(status, 0) for status in ("failed", "partial", "cancelled"))
+            ended: int = overview["sessions_done"]
+            if ended >= done and (any(stages.values()) or not overview["callbacks_pending"]):
+                return ended
+            await asyncio.sleep(LOOK_S)
 
 
 def _seconds(program: Program) -> float:
