@@ -24,7 +24,7 @@ COLUMNS = (
     "submit, server ms",
     "run, server ms",
     "gateway ms",
-    "server, KB of memory in line",
+    "server's memory grows by MB",
     "seconds",
 )
 WINDOW = (400, 1200)
@@ -32,11 +32,11 @@ WINDOW = (400, 1200)
 SHORT, FEW, MANY = 100, 1, 9
 """Two runs of so many sessions with so many calls each: what differs is the calls."""
 TEXT = """\
-`make bench-scale`, on {machine}: tasks of one session each stand in line, then two gateways run up to {in_flight} of them
-at once. The harness only sleeps and makes {calls} calls; the engine is a stand-in; the server, its database (SQLite), the
-proxy, the capture, the traces, the reports and a callback for each task are real. Milliseconds are of one processor for
-one session; other work on the machine makes them more, so compare the rows. Lines of more than {last:,} are measured
-from the end of the {first}. session to that of the {last:,}., with the others in line behind them.
+`make bench-scale`, on {machine}: tasks of one session each stand in line, then two gateways run up to
+{in_flight} of them at once. The harness only sleeps and makes {calls} calls; the engine is a stand-in; the server, its
+database (SQLite), the proxy, the capture, the traces, the reports and a callback for each task are real. Milliseconds
+are of one processor for one session; other work on the machine makes them more, so compare the rows. Lines of more than
+{last:,} are measured from the end of the {first}. session to that of the {last:,}., with the others in line behind them.
 
 {table}
 ![Cost of a session by the length of the line](scale.svg)
@@ -49,7 +49,7 @@ from the end of the {first}. session to that of the {last:,}., with the others i
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.scale")
-    parser.add_argument("--lines", type=int, nargs="+", default=[100, 300, 1000, 3000, 10_000])
+    parser.add_argument("--lines", type=int, nargs="+", default=[100, 300, 1000, 3000, 10_000], help="two at least")
     parser.add_argument("--whole", action="store_true", help="run all sessions of every line to the end")
     given = parser.parse_args()
     found = [_measure(_plan(length, whole=given.whole)) for length in sorted(given.lines)]
@@ -87,14 +87,15 @@ def _row(figures: Figures) -> tuple[str, ...]:
         f"{1000 * figures.submit_s / figures.sessions:.1f}",
         f"{1000 * figures.server_s / figures.measured:.1f}",
         f"{figures.gateway_ms:.1f}",
-        f"{figures.queued_bytes / figures.sessions / 1000:.1f}",
+        f"{figures.queued_bytes / 1e6:.0f}",
         f"{figures.wall_s:.0f}",
     )
 
 
 def _costs(found: list[Figures], relayed: Figures, few: Figures, many: Figures) -> dict[str, float]:
     """What one session, one call or one place in line comes to, of the longest line that tells it."""
-    longest = found[-1]
+    longest, shorter = found[-1], found[-2]
+    grown = (longest.queued_bytes - shorter.queued_bytes) / (longest.sessions - shorter.sessions)
     whole = [figures for figures in found if figures.measured == figures.sessions][-1]
     call_ms = (many.gateway_ms - few.gateway_ms) / (many.calls - few.calls)
     return {
@@ -106,7 +107,7 @@ def _costs(found: list[Figures], relayed: Figures, few: Figures, many: Figures) 
         "database_bytes_per_session": whole.database_bytes / whole.sessions,
         "files_bytes_per_session": whole.files_bytes / whole.sessions,
         "network_bytes_per_session": (relayed.network_bytes or 0) / relayed.sessions,
-        "server_memory_bytes_per_session_in_line": longest.queued_bytes / longest.sessions,
+        "server_memory_bytes_per_session_in_line": grown,
         "gateway_memory_bytes_per_session_in_flight": longest.in_flight_bytes / longest.in_flight,
     }
 
