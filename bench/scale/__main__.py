@@ -36,7 +36,7 @@ TEXT = """\
 {in_flight} of them at once. The harness only sleeps and makes {calls} calls; the engine is a stand-in; the server, its
 database (SQLite), the proxy, the capture, the traces, the reports and a callback for each task are real. Milliseconds
 are of one processor for one session; other work on the machine makes them more, so compare the rows. Lines of more
-than {last:,} are measured from the end of the {first}. session to that of the {last:,}., the others in line behind them.
+than {last:,} are measured from the end of session {first} to that of session {last:,}, the others in line behind them.
 
 {table}
 ![Cost of a session by the length of the line](scale.svg)
