@@ -140,10 +140,13 @@ class Scenario(Part):
     @model_validator(mode="before")
     @classmethod
     def _defaults_of_tasks(cls, fields: Any) -> Any:
-        """A Harbor task and a row of SWE-bench are worked on in their own image, and graded by their own tests."""
+        """A Harbor task and a row of SWE-bench are worked on in their own image, and graded by their own tests; a row
+        whose log was saved is worked on anywhere."""
         match fields:
             case {"tasks": {"harbor": _}}:
                 return {"sandbox": Container.NAME, "evaluator": {"type": "harbor"}} | fields
+            case {"tasks": {"swebench": _}, "evaluator": {"type": "swebench", "log": str()}}:
+                return fields
             case {"tasks": {"swebench": _}}:
                 return {"sandbox": Container.NAME, "evaluator": {"type": "swebench"}} | fields
         return fields
@@ -159,6 +162,8 @@ class Scenario(Part):
         if self.harness == ORACLE and kind is None:
             what = "the oracle runs a task's own solution: expected tasks.harbor or tasks.swebench"
             raise PydanticCustomError("harness", what)
+        if self.harness == ORACLE and self._grades_saved_logs:
+            raise PydanticCustomError("harness", "the oracle works in the row's image: leave evaluator.log out")
         if kind is None or self._grades_saved_logs:
             return self
         name = "Harbor task" if kind == "harbor" else "SWE-bench row"

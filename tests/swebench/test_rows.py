@@ -143,9 +143,13 @@ def test_a_scenario_that_does_not_fit_rows_says_so(tmp_path: Path, text: str) ->
 def test_saved_logs_are_graded_in_any_sandbox(tmp_path: Path) -> None:
     write(tmp_path / "r.jsonl", row())
     file = tmp_path / "s.yaml"
-    file.write_text("tasks: {swebench: r.jsonl}\nsandbox: bwrap\nevaluator: {type: swebench, log: 'x/{instance_id}'}\n")
-    ((scenario, _),) = work_of(load(file))
-    assert scenario.sandbox == "bwrap"
+    file.write_text("tasks: {swebench: r.jsonl}\nevaluator: {type: swebench, log: 'x/{instance_id}'}\n")
+    for sandbox in ("bwrap", "host"):
+        ((scenario, _),) = work_of(load(file, {"sandbox": sandbox}))
+        assert scenario.sandbox == sandbox
+    assert load(file).sandbox == "bwrap"
+    with pytest.raises(ScenarioError, match=r"the oracle works in the row's image: leave evaluator\.log out"):
+        load(file, {"harness": "oracle"})
 
 
 def test_a_task_request_takes_one_row_of_a_file(tmp_path: Path) -> None:
