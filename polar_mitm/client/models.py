@@ -67,7 +67,8 @@ class Budgets(Sent):
     running_s: Seconds | None = None
     """The harness. Null: the scenario's `timeout_s`."""
     grading_s: Seconds = 900
-    """Building traces and evaluating. A session over it keeps its status, and has an evaluation error for a reward."""
+    """Evaluating, and then building traces, each for so long. A session over it keeps its status, and has an evaluation
+    error for a reward, or no traces and says so."""
 
 
 class Builder(Sent):

@@ -8,7 +8,9 @@ import hashlib
 import logging
 import os
 import shutil
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, wait
 from pathlib import Path
 
 import orjson
@@ -181,7 +183,12 @@ def _trajectory(folder: SessionFolder, assignment: Assignment) -> tuple[Trajecto
     """The session's traces, written beside its calls; or why there are none."""
     try:
         options = Options(builder=assignment.builder.name, rewritten=assignment.builder.rewritten)
-        trajectory = build(folder.path, options)
+        trajectory = _within(assignment.budgets.grading_s, lambda: build(folder.path, options))
+        if trajectory is None:
+            return (
+                None,
+                f"its traces were not built within the {assignment.budgets.grading_s:g} s that grading may take",
+            )
         write_trajectories([trajectory], folder.path / TRAJECTORY)
     except Exception as error:  # whatever is wrong with the traces, the session and its reward are delivered
         if passing(error):
@@ -189,6 +196,20 @@ def _trajectory(folder: SessionFolder, assignment: Assignment) -> tuple[Trajecto
         logger.exception("session %s: its traces could not be built", folder.path.name)
         return None, f"its traces could not be built: {error}"
     return trajectory, None
+
+
+def _within[T](seconds: float, work: Callable[[], T]) -> T | None:
+    """What it came to; None when it takes longer. It writes nothing, so nobody minds that it goes on then."""
+    outcome: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            outcome.set_result(work())
+        except BaseException as error:  # raised where the outcome is asked for
+            outcome.set_exception(error)
+
+    threading.Thread(target=run, name="traces", daemon=True).start()
+    return outcome.result() if wait([outcome], timeout=seconds).done else None
 
 
 def _versions(trajectory: Trajectory | None) -> list[str]:

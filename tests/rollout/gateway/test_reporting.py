@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -126,6 +127,22 @@ def test_traces_that_cannot_be_built_mask_the_session_and_the_reward_is_delivere
     attempt(session).log.close("completed")
     report = report_of(session, "i1")
     assert (report.reward, report.masked) == (1.0, "its traces could not be built: no such token")
+
+
+def test_traces_that_take_too_long_are_left_out_and_the_reward_is_delivered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    over = threading.Event()
+    monkeypatch.setattr(reporting, "build", lambda *_: over.wait(60))
+    session = held(tmp_path, make_call("call_1"))
+    session.assignment = assignment(grading_s=0.1)
+    attempt(session).log.session.reward = 1.0
+    attempt(session).log.close("completed")
+    report = report_of(session, "i1")
+    over.set()
+    said = "its traces were not built within the 0.1 s that grading may take"
+    assert (report.reward, report.calls, report.masked) == (1.0, 1, said)
+    assert "trajectory.json" not in {file.name for file in report.files}
 
 
 def test_without_room_there_is_no_report_yet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
