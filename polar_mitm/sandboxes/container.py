@@ -36,6 +36,8 @@ BASE_PORT: Final = 29081
 
 KILLED: Final = 128 + signal.SIGKILL
 
+_HELPERS: Final = (Path("/usr/libexec/podman"), Path("/usr/libexec/docker"))
+
 # Take the environment from its file, which no command line shows; the image's own PATH comes last.
 _ENVIRONMENT: Final = """
 image_path=$PATH
@@ -152,7 +154,7 @@ def _arguments(spec: RunSpec, scratch: Path) -> Iterator[str]:
     if _has_init():
         yield "--init"  # reaps what the program leaves behind
     yield from ("--security-opt", "no-new-privileges", "--hostname", "polar")
-    yield from ("--cap-drop", "MKNOD", "--cap-drop", "SYS_CHROOT")
+    yield from (word for name in ("MKNOD", "NET_RAW", "SYS_CHROOT") for word in ("--cap-drop", name))
     if spec.own is not None:
         yield from own_files.arguments(spec.own, spec, scratch)
     else:
@@ -182,9 +184,9 @@ def _in_folders(spec: RunSpec) -> Iterator[str]:
 
 
 def _has_init() -> bool:
-    return any(
-        shutil.which(name) or Path("/usr/libexec/podman", name).exists() for name in ("catatonit", "docker-init")
-    )
+    """Whether this engine's own first process is there: what --init starts."""
+    name = "catatonit" if Path(engine()).name == "podman" else "docker-init"
+    return bool(shutil.which(name)) or any((folder / name).exists() for folder in _HELPERS)
 
 
 def _program(spec: RunSpec) -> list[str]:
@@ -222,7 +224,7 @@ def _exit_code(name: str) -> int | None:
 
 def _commit(name: str, marker: str) -> str:
     image = f"{KEPT}:{marker}"
-    answer = said("commit", "--quiet", name, image)
+    answer = said("commit", name, image)
     if answer.returncode != 0:
         raise SandboxError(f"what the container left could not be kept: {answer.stderr.strip()[-500:]}")
     return image
