@@ -103,7 +103,7 @@ api: $(READY) ## schemathesis against the OpenAPI of the rollout server and of a
 
 .PHONY: soak
 soak: $(READY) ## 50 sessions at once on a running engine, killed and resumed ten times: make soak URL=http://127.0.0.1:8000
-	@$(BIN)/python -m bench.soak --engine-url $(URL)
+	@$(BIN)/python -m bench.soak --write --engine-url $(URL)
 
 .PHONY: bench-providers
 bench-providers: $(READY) ## time reading requests and writing replies by size and count; write docs/benchmarks.md

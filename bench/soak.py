@@ -1,15 +1,15 @@
 """Many sessions at once, and a run that is killed again and again: what is left behind, and what is lost.
 
-    python -m bench.soak [--sessions 50] [--concurrency 8] [--kills 10] --engine-url URL
+    python -m bench.soak [--sessions 50] [--concurrency 8] [--kills 10] [--write] --engine-url URL
 
-Runs pi in bwrap on a scripted scenario through the real `polar run-task`. Prints what there was of processes, network
-namespaces, mounts, unix sockets, control groups and temporary folders before and after; the proxy's memory over time;
-and how often each sample was done. Exit code 1 when anything is left or a sample is not done exactly once. Bounded:
-each run has a time limit. Nothing else should run polar on the machine meanwhile.
+Runs pi in bwrap on a scripted scenario through the real `polar run-task`. Tells what there was
+of processes, network namespaces, mounts, unix sockets, control groups and temporary folders before and after; the
+memory of polar's process over time; and how often each sample was done. Exit code 1 when anything is left or a sample
+is not done exactly once. Bounded: each run has a time limit. Nothing else should run polar on the machine meanwhile,
+or this in namespaces of its own.
 """
 
 import argparse
-import json
 import os
 import random
 import subprocess
@@ -21,8 +21,10 @@ from pathlib import Path
 
 import psutil
 
+from bench.report import machine, markdown, write_section
 from polar_mitm.capture.folder import SessionFolder
 
+TITLE = "Many sessions at once"
 POLAR = Path(sys.executable).with_name("polar")
 SCENARIO = """\
 name: soak
@@ -97,9 +99,11 @@ def main() -> None:
     parser.add_argument("--concurrency", type=int, default=8)
     parser.add_argument("--kills", type=int, default=10)
     parser.add_argument("--engine-url", default=os.environ.get("POLAR_ENGINE_URL"))
+    parser.add_argument("--write", action="store_true", help="put the figures into docs/benchmarks.md")
     given = parser.parse_args()
     if not given.engine_url:
         parser.error("name a running engine: --engine-url or $POLAR_ENGINE_URL")
+    load = os.getloadavg()[0]
     failed = False
     with tempfile.TemporaryDirectory(prefix="soak-") as folder:
         scenario = Path(folder) / "soak.yaml"
@@ -114,11 +118,6 @@ def main() -> None:
         after = census()
         whole = done(Path(folder) / "whole")
         failed |= code != 0 or whole != Counter(range(given.sessions))
-        print(
-            f"{given.sessions} sessions, {given.concurrency} at once: exit {code}, {len(whole)} done, {seconds:.0f} s"
-        )
-        thirds = [memory[len(memory) * third // 3 : len(memory) * (third + 1) // 3] for third in range(3)]
-        print("memory, mean MiB by thirds of the run:", *(f"{sum(m for _, m in t) / len(t):.0f}" for t in thirds if t))
 
         chance = random.Random(1)
         killed = 0
@@ -132,13 +131,21 @@ def main() -> None:
         resumed = done(Path(folder) / "killed")
         failed |= code != 0 or resumed != Counter(range(given.sessions))
         begun = len(list((Path(folder) / "killed").glob("ses_*")))
-        print(f"killed {killed} times and resumed: exit {code}, {len(resumed)} samples, each done", end=" ")
-        print(f"{max(resumed.values(), default=0)} time; {begun} sessions were begun")
-        print(f"{'left':28} {'before':>8} {'after':>8} {'after kills':>12}")
-        for name in before:
-            print(f"{name:28} {before[name]:8} {after[name]:8} {last[name]:12}")
-            failed |= after[name] > before[name] or last[name] > before[name]
-    print(json.dumps({"failed": failed}))
+    failed |= any(after[name] > before[name] or last[name] > before[name] for name in before)
+    thirds = [memory[len(memory) * third // 3 : len(memory) * (third + 1) // 3] for third in range(3)]
+    means = ", ".join(f"{sum(mib for _, mib in part) / len(part):.0f}" for part in thirds if part)
+    left = [[name, str(before[name]), str(after[name]), str(last[name])] for name in before]
+    text = (
+        f"`make soak`, on {machine()}, {os.cpu_count()} processors, load average {load:.0f} at the start.\n\n"
+        f"{given.sessions} sessions of pi in bwrap, {given.concurrency} at once: {len(whole)} done in {seconds:.0f} s. "
+        f"Memory of polar's process, mean MiB by thirds of the run: {means}.\n"
+        f"Killed {killed} times at random and resumed: {len(resumed)} samples, each done "
+        f"{max(resumed.values(), default=0)} time; {begun} sessions were begun.\n\n"
+        + markdown(["left on the machine", "before", "after", "after the kills"], left)
+    )
+    print(text)
+    if given.write:
+        write_section(TITLE, text)
     sys.exit(failed)
 
 

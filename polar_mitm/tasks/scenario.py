@@ -162,9 +162,9 @@ class Scenario(Part):
         if self.harness == ORACLE and kind is None:
             what = "the oracle runs a task's own solution: expected tasks.harbor or tasks.swebench"
             raise PydanticCustomError("harness", what)
-        if self.harness == ORACLE and self._grades_saved_logs:
+        if self.harness == ORACLE and self.grades_saved_logs:
             raise PydanticCustomError("harness", "the oracle works in the row's image: leave evaluator.log out")
-        if kind is None or self._grades_saved_logs:
+        if kind is None or self.grades_saved_logs:
             return self
         name = "Harbor task" if kind == "harbor" else "SWE-bench row"
         if self.sandbox != Container.NAME:
@@ -187,7 +187,8 @@ class Scenario(Part):
         return found[0] if found else None
 
     @property
-    def _grades_saved_logs(self) -> bool:
+    def grades_saved_logs(self) -> bool:
+        """Whether the tests of its SWE-bench rows were run before."""
         return isinstance(self.evaluator, Swebench) and self.evaluator.log is not None
 
     @model_validator(mode="after")

@@ -85,7 +85,8 @@ def _of_swebench(scenario: Scenario, tasks: TaskSet, path: Path) -> Iterator[tup
         raise ScenarioError(path, None, "", "expected rows; there are none")
     oracle = scenario.harness == ORACLE
     for row in tasks.chosen(path, seen.items()):
-        setting = SwebenchSetting(row, tests_network=tasks.tests_network == "public", oracle=oracle)
+        network = tasks.tests_network == "public"
+        setting = SwebenchSetting(row, tests_network=network, saved_log=scenario.grades_saved_logs, oracle=oracle)
         if oracle and not row.patch:
             raise ScenarioError(path, None, "patch", f"{row.instance_id}: the oracle needs the row's solution")
         made = scenario.model_copy(update={"swebench": setting})

@@ -95,7 +95,7 @@ async def judged(tmp_path: Path, text: str | None, **changes: object) -> Evaluat
         image=None,
         workdir=None,
         task_folder=tmp_path,
-        swebench=Setting(Row.model_validate(row(**changes)), tests_network=False, oracle=False),
+        swebench=Setting(Row.model_validate(row(**changes)), saved_log=True),
         folder=folder,
     )
     with at_home():

@@ -148,6 +148,7 @@ def test_saved_logs_are_graded_in_any_sandbox(tmp_path: Path) -> None:
         ((scenario, _),) = work_of(load(file, {"sandbox": sandbox}))
         assert scenario.sandbox == sandbox
     assert load(file).sandbox == "bwrap"
+    assert list(notes_of(work_of(load(file)))) == []
     with pytest.raises(ScenarioError, match=r"the oracle works in the row's image: leave evaluator\.log out"):
         load(file, {"harness": "oracle"})
 
