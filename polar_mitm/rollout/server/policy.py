@@ -26,7 +26,8 @@ FORGOTTEN = "no change is under way, and calls are held: make it again, or resum
 
 @dataclass(slots=True)
 class _Change:
-    nodes: list[Node]
+    names: list[str]
+    """Of the gateways. One that is started again meanwhile is another Node, which still holds its calls."""
     wanted: str | None
     phase: Literal["pausing", "updating", "resuming", "paused", "serving", "failed"] = "pausing"
     trouble: str | None = None
@@ -49,7 +50,7 @@ class Policies:
         change = self._change
         nodes = {node.name: node for node in self.board.nodes.values() if node.alive}
         if change is not None:
-            nodes |= {node.name: node for node in change.nodes}
+            nodes |= {node.name: node for node in self._nodes(change)}
         shown = [
             GatewayPolicy(name=name, policy=node.policy, trouble=change.troubles.get(name) if change else None)
             for name, node in sorted(nodes.items())
@@ -93,10 +94,13 @@ class Policies:
             raise NotFound(f"no gateway {', '.join(missing)} is there")
         if not alive:
             raise Conflict("there is no gateway whose policy could change")
-        change = _Change([node for name, node in alive.items() if names is None or name in names], wanted)
+        change = _Change([name for name in alive if names is None or name in names], wanted)
         self._change = change
         change.task = asyncio.create_task(self._run(change, work(change)))
         return self.view()
+
+    def _nodes(self, change: _Change) -> list[Node]:
+        return [self.board.nodes[name] for name in change.names]
 
     async def _run(self, change: _Change, work: Coroutine[Any, Any, None]) -> None:
         try:
@@ -127,7 +131,7 @@ class Policies:
         """Where a gateway cannot pause, nothing is changed, and all go on as before."""
         change.phase = "pausing"
         try:
-            await self._all(change, {node.name: Pause(mode=mode, limit_s=limit_s) for node in change.nodes}, limit_s)
+            await self._all(change, {name: Pause(mode=mode, limit_s=limit_s) for name in change.names}, limit_s)
         except _Undone:
             troubles = dict(change.troubles)
             try:
@@ -141,19 +145,19 @@ class Policies:
         change.phase = "updating"
         loads = {
             name: Load(version=version, weights=weights, limit_s=limit_s, engines=urls)
-            for name, urls in _shares(change.nodes).items()
+            for name, urls in _shares(self._nodes(change)).items()
         }
         await self._all(change, loads, limit_s)
 
     async def _let_go(self, change: _Change, version: str | None) -> None:
         change.phase = "resuming"
-        await self._all(change, {node.name: Resume(version=version) for node in change.nodes}, 0)
+        await self._all(change, {name: Resume(version=version) for name in change.names}, 0)
         change.phase = "serving"
 
     async def _all(self, change: _Change, bodies: Mapping[str, Pause | Load | Resume], limit_s: float) -> None:
         """Raises _Undone, when every gateway has answered."""
         change.troubles = {}
-        asked = [node for node in change.nodes if node.name in bodies]
+        asked = [node for node in self._nodes(change) if node.name in bodies]
         await asyncio.gather(*(self._one(change, node, bodies[node.name], limit_s + PROBE_S) for node in asked))
         self.board.fleet_changed()
         if change.troubles:

@@ -200,6 +200,17 @@ async def test_a_server_that_was_started_again_says_that_calls_are_held(on: On, 
         assert (await done(on, "/resume"))["phase"] == "serving"
 
 
+async def test_a_gateway_that_was_started_again_in_a_pause_is_shown_as_it_is_now(on: On) -> None:
+    async with gateways(on, [Trainable()]) as (gateway,):
+        assert (await done(on, "/pause"))["phase"] == "paused"
+        gateway.incarnation = "life-2"
+        gateway.pool.policy.trouble = "a change was not ended when polar stopped"
+        await gateway.register()
+        [shown] = (await on.get("/v1/policy"))["gateways"]
+        assert shown["policy"]["trouble"] == "a change was not ended when polar stopped"
+        assert (await done(on, "", version="v2"))["phase"] == "serving"
+
+
 async def test_a_gateway_that_is_not_there_or_does_not_answer_is_named(on: On) -> None:
     assert (await on.client.post("/v1/policy", json={"version": "v2"})).status_code == 409
     async with gateways(on, [Trainable()]) as (gateway,):
