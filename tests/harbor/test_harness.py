@@ -8,7 +8,6 @@ from ruamel.yaml import YAML
 
 from polar_mitm.harnesses import HARNESSES, HarnessMissing
 from polar_mitm.sandboxes.images import KEPT, said
-from polar_mitm.trajectory.builders import build
 from tests.harbor.running import TASKS, need_images
 from tests.live.polar import Left, only, run
 from tests.needs import need
@@ -39,14 +38,12 @@ def pi_is_here() -> None:
         need([str(missing)])
 
 
-def run_pi(
-    folder: Path, engine_url: str, *, task: str, script: str, test: str | None = None, timeout_s: float = 120
-) -> Left:
+def run_pi(folder: Path, engine_url: str, *, task: str, script: str, test: str | None = None) -> Left:
     tasks = folder / "task"
     shutil.copytree(TASKS / task, tasks, symlinks=True)
     if test is not None:
         (tasks / "tests" / "test.sh").write_text(test)
-    fields = {"tasks": {"harbor": "task"}, "harness": "pi", "script": [{"shell": script}], "timeout_s": timeout_s}
+    fields = {"tasks": {"harbor": "task"}, "harness": "pi", "script": [{"shell": script}], "timeout_s": 120}
     with (folder / "scenario.yaml").open("w") as file:
         YAML(typ="safe").dump(fields, file)
     out = folder / "out"
@@ -59,25 +56,21 @@ def said_by_tools(there: Left) -> str:
     return str([call.request for call in there.calls]) + (there.folder.path / "calls.jsonl").read_text()
 
 
-def test_it_works_in_the_images_files_and_sees_neither_tests_nor_solution(engine_url: str, tmp_path: Path) -> None:
-    script = (
-        "echo hello > greeting.txt; pwd; ls -a / ~; cat /tests/test.sh /solution/solve.sh; tail -n +3 /proc/net/dev"
-    )
-    there = run_pi(tmp_path, engine_url, task="plain", script=script)
-    assert (there.session.status, there.session.reward, there.session.evaluation_error) == ("completed", 1.0, None)
+def test_it_sees_no_tests_and_what_it_plants_and_leaves_running_does_not_reach_them(
+    engine_url: str, tmp_path: Path
+) -> None:
+    look = "pwd; ls -a / ~; cat /tests/test.sh /solution/solve.sh; tail -n +3 /proc/net/dev\n"
+    there = run_pi(tmp_path, engine_url, task="plain", script=look + PLANTED, test=TESTS)
+    assert (there.session.status, there.session.evaluation_error) == ("completed", None)
+    assert (there.session.reward, there.session.rewards) == (1.0, {"reward": 1.0})
     assert "+hello" in there.folder.workspace_diff.read_text()
     told = said_by_tools(there)
     assert "/tests/test.sh: No such file" in told and "/solution/solve.sh: No such file" in told
     assert "eth0" not in told and "/app" in told
-    assert said("images", "--quiet", f"{KEPT}:{there.session.session_id}").stdout == ""
-
-
-def test_what_it_plants_and_leaves_running_does_not_reach_its_tests(engine_url: str, tmp_path: Path) -> None:
-    there = run_pi(tmp_path, engine_url, task="plain", script=PLANTED, test=TESTS)
-    assert (there.session.reward, there.session.rewards) == (1.0, {"reward": 1.0}), there.session.evaluation_error
     verifier = there.folder.path / "logs" / "verifier"
     assert sorted(path.name for path in verifier.iterdir()) == ["reward.json", "test-stdout.txt"]
     assert int((there.folder.path / "evaluator.txt").read_text()) < 8
+    assert said("images", "--quiet", f"{KEPT}:{there.session.session_id}").stdout == ""
 
 
 def test_a_link_in_the_place_of_the_tests_gives_no_reward(engine_url: str, tmp_path: Path) -> None:
@@ -91,13 +84,3 @@ def test_a_user_who_is_not_root_runs_the_harness(engine_url: str, tmp_path: Path
     there = run_pi(tmp_path, engine_url, task="users-and-variables", script='echo "two words" > ~/answer.txt; id -un')
     assert (there.session.status, there.session.rewards["answer"]) == ("completed", 1.0)
     assert "worker" in said_by_tools(there)
-
-
-def test_a_session_that_used_all_its_time_is_built_and_graded(engine_url: str, tmp_path: Path) -> None:
-    script = "echo hello > greeting.txt; sleep 600"
-    there = run_pi(tmp_path, engine_url, task="plain", script=script, timeout_s=25)
-    session = there.session
-    assert (session.status, session.reward, session.evaluation_error) == ("timeout", 1.0, None)
-    trajectory = build(there.folder.path)
-    assert (trajectory.status, trajectory.reward) == ("timeout", 1.0)
-    assert trajectory.traces

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from polar_mitm.capture.session import SessionFolder
+from polar_mitm.trajectory.builders import build
 from tests.fakes.vllm import FakeVllm, Reply
 from tests.live.polar import LIMIT_S, POLAR, SCENARIOS, left, only, rows, run, survivors
 from tests.live.test_write_file import need_parts
@@ -45,6 +46,8 @@ def test_a_timeout_ends_the_harness_and_its_children_and_keeps_the_calls(
     assert there.session.reward == 1.0
     assert [call.checks.valid for call in there.calls] == [True]
     assert survivors(there.session.session_id) == []
+    trajectory = build(there.folder.path)
+    assert (trajectory.status, trajectory.reward, len(trajectory.traces)) == ("timeout", 1.0, 1)
 
 
 @pytest.mark.parametrize(
