@@ -176,11 +176,11 @@ async def test_a_call_that_was_not_passed_on_stays_in_the_chain(stage: Staged, e
     async with stage(engine_url=engine_url) as on:
         session = on.open_session(sampling={"max_tokens": 200})
         ask = one_at_a_time(CHAT, "run")
-        sample = on.engine.chat
-        on.engine.chat = partial(sample, force_regex=two)  # type: ignore[method-assign]  # what few models do by chance
+        sample = session.engine.chat
+        session.engine.chat = partial(sample, force_regex=two)  # type: ignore[method-assign]  # what few models do by chance
         got = await on.post(ask, session=session)
         assert len(got.json["choices"][0]["message"]["tool_calls"]) == 1
-        on.engine.chat = sample  # type: ignore[method-assign]
+        session.engine.chat = sample  # type: ignore[method-assign]
         await on.post(follow(ask, got, "a.txt"), session=session)
         first, second = on.calls(session)
     assert first.response
