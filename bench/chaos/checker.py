@@ -72,7 +72,7 @@ async def check(trainer: Trainer, world: World) -> tuple[list[str], dict[str, An
         "sessions begun": sum(begun.values()),
         "lost": statuses["lost"],
         "error": statuses["error"],
-        "late results, kept aside": len(late) - len(results),
+        "attempts that did not count": len(late) - len(results),
         "usable": sum(session["usable"] and session["counts"] for session in sessions),
         "calls": sum(result["calls"] for result in results),
         "masked, their calls not written for a full disk": sum(result["masked"] is not None for result in results),

@@ -75,7 +75,7 @@ function showOverview(seen) {
   const most = Math.max(1, ...STAGES.map((stage) => seen.stages[stage] || 0));
   at("stages").replaceChildren(...STAGES.flatMap((stage) => {
     const count = seen.stages[stage] || 0;
-    const bar = element("i");
+    const bar = element("i", null, count ? "" : "none");
     bar.style.width = `${(100 * count) / most}%`;
     return [element("span", stage), bar, element("span", count)];
   }));
@@ -123,12 +123,12 @@ function showGateways(gateways) {
 }
 
 function showTasks(tasks) {
-  const heads = [["task"], ["status"], ["samples", "number"], ["done", "number"], ["usable", "number"], ["live", "number"], ["reward", "number"]];
+  const heads = [["task"], ["status"], ["reward", "number"], ["done", "number"], ["samples", "number"], ["usable", "number"], ["live", "number"]];
   table("tasks", heads, tasks.map((task) => {
     const counts = task.samples;
     const done = counts.completed + counts.failed + counts.timeout + counts.cancelled + counts.error;
     const name = button(task.task_id, () => { chosenTask = task.task_id; chosenSession = null; look(); });
-    return [name, [task.status, task.status], task.num_samples, done, counts.usable, counts.live, number(task.mean_reward)];
+    return [name, [task.status, task.status], number(task.mean_reward), done, task.num_samples, counts.usable, counts.live];
   }));
 }
 
@@ -138,12 +138,13 @@ async function showTask() {
   const page = await get(`v1/tasks/${encodeURIComponent(chosenTask)}/sessions?limit=200`);
   at("task-title").textContent = `Task ${chosenTask}`;
   at("task-note").textContent = `${page.items.length} sessions${page.next_cursor ? " shown, and there are more" : ""}`;
-  const heads = [["session"], ["sample", "number"], ["attempt", "number"], ["stage"], ["status"], ["reward", "number"], ["ran", "number"], ["gateway"], ["why"]];
+  // On a phone the first ones are seen without scrolling.
+  const heads = [["sample", "number"], ["attempt", "number"], ["status"], ["reward", "number"], ["ran", "number"], ["session"], ["gateway"], ["why"]];
   table("sessions", heads, page.items.map((one) => {
     const name = button(one.session_id, () => { chosenSession = one.session_id; look(); });
     const now = one.stage === "running" ? clock : null;
     const ran = seconds(one.times.running_at, one.times.grading_at || one.times.finished_at || now);
-    return [name, one.sample, one.attempt, one.stage, [one.status || "-", one.status || ""], number(one.reward), ran, one.gateway, one.status_reason || ""];
+    return [one.sample, one.attempt, [one.status || one.stage, one.status || ""], number(one.reward), ran, name, one.gateway, one.status_reason || ""];
   }));
 }
 
