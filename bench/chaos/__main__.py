@@ -44,8 +44,8 @@ def main() -> int:
     rows = [(name.strip(), f"{value:,}") for name, value in found.figures.items()]
     show(f"chaos on {kind}, seed {plan.seed}", COLUMNS, rows)
     if given.write:
-        command = " ".join(argument for argument in sys.argv[1:] if argument != "--write")
-        text = f'`make chaos ARGS="{command}"`, on {machine()}: {len(found.wrong)} things were wrong.\n\n'
+        command = "make chaos ARGS=--postgresql" if given.postgresql else "make chaos"
+        text = f"`{command}`, on {machine()}: {len(found.wrong)} things were wrong.\n\n"
         write_section(f"The rollout server under faults, on {kind}", text + markdown(COLUMNS, rows))
     for line in found.wrong[:50]:
         print(line, file=sys.stderr)

@@ -49,7 +49,7 @@ class Relay:
         self._writers |= both
         try:
             await asyncio.gather(self._pump(reader, back), self._pump(onward, writer))
-        except OSError:
+        except (OSError, asyncio.CancelledError):  # at the end of all; streams would make an error of a cancelled task
             pass
         finally:
             self._writers -= both

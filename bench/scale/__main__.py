@@ -14,7 +14,7 @@ from pathlib import Path
 
 from bench.report import PAGE, machine, markdown, show, write_section
 from bench.scale.plot import plot
-from bench.scale.run import Figures, Plan, measure
+from bench.scale.run import Figures, Plan, measure, memory_in_line
 from polar_mitm.json_text import dumps
 
 COLUMNS = (
@@ -24,13 +24,14 @@ COLUMNS = (
     "submit, server ms",
     "run, server ms",
     "gateway ms",
-    "server's memory grows by MB",
     "seconds",
 )
 WINDOW = (400, 1200)
 """Of the lines that are much longer."""
 SHORT, FEW, MANY = 100, 1, 9
 """Two runs of so many sessions with so many calls each: what differs is the calls."""
+LINED = (1000, 6000)
+"""Sessions in line between which the memory of each is measured."""
 TEXT = """\
 `make bench-scale`, on {machine}: tasks of one session each stand in line, then two gateways run up to
 {in_flight} of them at once. The harness only sleeps and makes {calls} calls; the engine is a stand-in; the server, its
@@ -41,6 +42,9 @@ than {last:,} are measured from the end of session {first} to that of session {l
 {table}
 ![Cost of a session by the length of the line](scale.svg)
 
+A call's part is that of runs with {few} and {many} calls each; the harness's own client is in it. Database bytes are
+what the file and its log grow by, rows those of all tables.
+
 | what | comes to |
 | --- | ---: |
 {costs}
@@ -49,7 +53,7 @@ than {last:,} are measured from the end of session {first} to that of session {l
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.scale")
-    parser.add_argument("--lines", type=int, nargs="+", default=[100, 300, 1000, 3000, 10_000], help="two at least")
+    parser.add_argument("--lines", type=int, nargs="+", default=[100, 300, 1000, 3000, 10_000])
     parser.add_argument("--whole", action="store_true", help="run all sessions of every line to the end")
     given = parser.parse_args()
     found = [_measure(_plan(length, whole=given.whole)) for length in sorted(given.lines)]
@@ -58,7 +62,9 @@ def main() -> int:
         _measure(Plan(SHORT, calls=FEW)),
         _measure(Plan(SHORT, calls=MANY)),
     )
-    costs = _costs(found, relayed, few, many)
+    with tempfile.TemporaryDirectory(prefix="polar-scale-") as out:
+        in_line = asyncio.run(memory_in_line(*LINED, Path(out)))
+    costs = _costs(found, relayed, few, many) | {"server_memory_bytes_per_session_in_line": in_line}
     rows = [_row(figures) for figures in found]
     show("scale", COLUMNS, rows)
     _write(found, costs, rows)
@@ -87,16 +93,16 @@ def _row(figures: Figures) -> tuple[str, ...]:
         f"{1000 * figures.submit_s / figures.sessions:.1f}",
         f"{1000 * figures.server_s / figures.measured:.1f}",
         f"{figures.gateway_ms:.1f}",
-        f"{figures.queued_bytes / 1e6:.0f}",
         f"{figures.wall_s:.0f}",
     )
 
 
 def _costs(found: list[Figures], relayed: Figures, few: Figures, many: Figures) -> dict[str, float]:
     """What one session, one call or one place in line comes to, of the longest line that tells it."""
-    longest, shorter = found[-1], found[-2]
-    grown = (longest.queued_bytes - shorter.queued_bytes) / (longest.sessions - shorter.sessions)
-    whole = [figures for figures in found if figures.measured == figures.sessions][-1]
+    longest = found[-1]
+    wholes = [figures for figures in found if figures.measured == figures.sessions]
+    small, whole = wholes[0], wholes[-1]
+    more = whole.sessions - small.sessions
     call_ms = (many.gateway_ms - few.gateway_ms) / (many.calls - few.calls)
     return {
         "server_cpu_ms_per_session": longest.server_ms,
@@ -104,10 +110,10 @@ def _costs(found: list[Figures], relayed: Figures, few: Figures, many: Figures) 
         "gateway_cpu_ms_per_call": call_ms,
         "gateway_cpu_ms_per_session_without_calls": longest.gateway_ms - longest.calls * call_ms,
         "calls_per_session": longest.calls,
-        "database_bytes_per_session": whole.database_bytes / whole.sessions,
+        "database_bytes_per_session": (whole.database_bytes - small.database_bytes) / more,
+        "database_rows_per_session": (whole.database_rows or 0) / whole.sessions,
         "files_bytes_per_session": whole.files_bytes / whole.sessions,
         "network_bytes_per_session": (relayed.network_bytes or 0) / relayed.sessions,
-        "server_memory_bytes_per_session_in_line": grown,
         "gateway_memory_bytes_per_session_in_flight": longest.in_flight_bytes / longest.in_flight,
     }
 
@@ -131,6 +137,8 @@ def _write(found: list[Figures], costs: dict[str, float], rows: list[tuple[str, 
         machine=machine(),
         in_flight=2 * Plan(1).running,
         calls=Plan(1).calls,
+        few=FEW,
+        many=MANY,
         first=WINDOW[0],
         last=WINDOW[1],
         table=markdown(COLUMNS, rows),

@@ -6,8 +6,9 @@ A gateway's harness only sleeps and calls the model; all else is real. Times are
 import asyncio
 import os
 import random
+import sqlite3
 import time
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from bench.chaos.relay import Relay
 from bench.chaos.simulated import serve
 from bench.chaos.trainer import Trainer
 from polar_mitm.rollout.gateway.settings import Settings, Workers
+from polar_mitm.rollout.store.tables import metadata
 from tests.fakes.vllm import FakeVllm, Reply
 from tests.ports import free_port
 
@@ -60,11 +62,11 @@ class Figures:
     gateway_s: float
     """Of the gateways' processors."""
     wall_s: float
-    queued_bytes: int
-    """What the server's memory grew by with the line."""
     in_flight_bytes: int
     """What the gateways' memory grew by, at most."""
     database_bytes: int
+    database_rows: int | None
+    """Null: not counted."""
     files_bytes: int
     network_bytes: int | None
     """Between the server and everybody else."""
@@ -95,9 +97,9 @@ async def measure(plan: Plan, out: Path) -> Figures:
             await _started(stack, program)
         trainer = await stack.enter_async_context(Trainer(url, TOKEN, random.Random(0)))
         trainer.refuses = 0.0
-        before, memory = _seconds(server), _memory(server)
-        await _submit(trainer, plan.sessions)
-        submitted, queued = _seconds(server), _memory(server) - memory
+        before = _seconds(server)
+        await _submit(trainer, range(plan.sessions))
+        submitted = _seconds(server)
         for program in gateways:
             await _started(stack, program)
         idle = sum(map(_memory, gateways))
@@ -121,15 +123,30 @@ async def measure(plan: Plan, out: Path) -> Figures:
             server_s=_seconds(server) - before_run[0],
             gateway_s=sum(map(_seconds, gateways)) - before_run[1],
             wall_s=time.monotonic() - began,
-            queued_bytes=queued,
             in_flight_bytes=watch.memory - idle,
             database_bytes=_size(out / "server", "rollout.db*"),
+            database_rows=await asyncio.to_thread(_rows, out / "server" / "rollout.db"),
             files_bytes=_size(out / "server" / "files", "*/*/*"),
             network_bytes=relay.passed if relay else None,
         )
         if watch.failed:
             raise RuntimeError(f"{watch.failed} tasks did not complete")
         return figures
+
+
+async def memory_in_line(first: int, last: int, out: Path) -> float:
+    """Bytes of the server's memory for one session in line, by what it grows by from so many to so many."""
+    os.environ["POLAR_ROLLOUT_TOKEN"] = TOKEN
+    async with AsyncExitStack() as stack:
+        at = free_port()
+        arguments = ["--state", str(out / "server"), "--port", str(at)]
+        server = Program("server", rollout_server, (arguments,), out / "server.log", at)
+        await _started(stack, server)
+        trainer = await stack.enter_async_context(Trainer(f"http://127.0.0.1:{at}", TOKEN, random.Random(0)))
+        await _submit(trainer, range(first))
+        before = _memory(server)
+        await _submit(trainer, range(first, last))
+        return (_memory(server) - before) / (last - first)
 
 
 def fake_engine(port: int) -> None:
@@ -166,14 +183,14 @@ async def _started(stack: AsyncExitStack, program: Program) -> None:
     await program.up()
 
 
-async def _submit(trainer: Trainer, tasks: int) -> None:
+async def _submit(trainer: Trainer, tasks: range) -> None:
     at_once = asyncio.Semaphore(AT_ONCE)
 
     async def one(number: int) -> None:
         async with at_once:
             await trainer.submit(f"task-{number}", 1)
 
-    await asyncio.gather(*map(one, range(tasks)))
+    await asyncio.gather(*map(one, tasks))
 
 
 @dataclass(slots=True)
@@ -215,3 +232,11 @@ def _memory(program: Program) -> int:
 
 def _size(folder: Path, pattern: str) -> int:
     return sum(path.stat().st_size for path in folder.glob(pattern) if path.is_file())
+
+
+def _rows(database: Path) -> int:
+    """Of all tables."""
+    with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as connection:
+        return sum(
+            connection.execute(f"select count(*) from {table.name}").fetchone()[0] for table in metadata.sorted_tables
+        )

@@ -141,10 +141,10 @@ async function showTask() {
   // On a phone the first ones are seen without scrolling.
   const heads = [["sample", "number"], ["attempt", "number"], ["status"], ["reward", "number"], ["ran", "number"], ["session"], ["gateway"], ["why"]];
   table("sessions", heads, page.items.map((one) => {
-    const name = button(one.session_id, () => { chosenSession = one.session_id; look(); });
+    const choose = () => { chosenSession = one.session_id; look(); };
     const now = one.stage === "running" ? clock : null;
     const ran = seconds(one.times.running_at, one.times.grading_at || one.times.finished_at || now);
-    return [one.sample, one.attempt, [one.status || one.stage, one.status || ""], number(one.reward), ran, name, one.gateway, one.status_reason || ""];
+    return [button(one.sample, choose), one.attempt, [one.status || one.stage, one.status || ""], number(one.reward), ran, button(one.session_id, choose), one.gateway, one.status_reason || ""];
   }));
 }
 
