@@ -1,6 +1,9 @@
 """`polar run-task`: scenarios, their samples, a table."""
 
 import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -199,15 +202,16 @@ async def _run(
             if model and reason:
                 steps.say(f"prompts go as messages, not as token ids: {reason}")
             tally = Tally(sum(scenario.samples * len(tasks) for scenario, tasks in work))
-            outcomes = await run_tasks(
-                work,
-                engine,
-                out=out_folder,
-                concurrency=concurrency,
-                resume=resume,
-                tokens=tokens,
-                done=lambda ended: _tell(steps, tally, ended, several=len(work) > 1 or plan[0].tasks is not None),
-            )
+            async with standing(steps, tally):
+                outcomes = await run_tasks(
+                    work,
+                    engine,
+                    out=out_folder,
+                    concurrency=concurrency,
+                    resume=resume,
+                    tokens=tokens,
+                    done=lambda ended: _tell(steps, tally, ended, several=len(work) > 1 or plan[0].tasks is not None),
+                )
             if kept := len(outcomes) - tally.ended:
                 steps.say(f"{kept} of {len(outcomes)} samples were done already")
             return outcomes
@@ -215,6 +219,24 @@ async def _run(
 
 def _sessions(folder: Path) -> int:
     return sum(1 for _ in folder.glob("ses_*"))
+
+
+@asynccontextmanager
+async def standing(steps: Steps, tally: Tally) -> AsyncIterator[None]:
+    """Say on a terminal, every second, how far the samples are. Elsewhere each has a line when it is done."""
+
+    async def told() -> None:
+        began = time.monotonic()
+        while True:
+            steps.progress(time.monotonic() - began, f"{tally.ended} of {many(tally.samples, 'sample')} done")
+            await asyncio.sleep(1)
+
+    telling = asyncio.create_task(told()) if steps.live else None
+    try:
+        yield
+    finally:
+        if telling:
+            telling.cancel()
 
 
 def _tell(steps: Steps, tally: Tally, ended: Outcome, *, several: bool) -> None:
