@@ -29,6 +29,7 @@ class SessionEngine(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     url: str
+    """Of the engine that it began at; each call names its own."""
     model: str
     engine_version: str | None = None
 

@@ -72,11 +72,12 @@ class Sample:
         self.job = job
         self.task = task
         self.folder = SessionFolder.create(job.out, session_id or new_session_id())
-        self.log = SessionLog(self.folder, _record(job, task, self.folder.path.name, sample, attempt))
+        seat = job.engine.seat(self.folder.path.name, job.group or task.id, job.policy_version)
+        self.log = SessionLog(self.folder, _record(job, task, self.folder.path.name, sample, attempt, seat.url))
         self.session = Session(
             id=self.folder.path.name,
             log=self.log,
-            engine=job.engine.seat(self.folder.path.name, job.group or task.id, job.policy_version),
+            engine=seat,
             identity={
                 "task_id": task.id,
                 "sample": sample,
@@ -240,7 +241,7 @@ async def run_sample(job: Job, task: Task, sample: int, attempt: int = 1) -> Out
     return await asyncio.to_thread(Outcome.of, running.folder.path)
 
 
-def _record(job: Job, task: Task, session_id: str, sample: int, attempt: int) -> SessionRecord:
+def _record(job: Job, task: Task, session_id: str, sample: int, attempt: int, engine_url: str) -> SessionRecord:
     capabilities = job.engine.capabilities
     return SessionRecord(
         session_id=session_id,
@@ -252,9 +253,7 @@ def _record(job: Job, task: Task, session_id: str, sample: int, attempt: int) ->
         sandbox=job.sandbox.NAME,
         intercept=job.scenario.intercept,
         scenario=str(job.scenario.path),
-        engine=SessionEngine(
-            url=capabilities.url, model=capabilities.model, engine_version=capabilities.engine_version
-        ),
+        engine=SessionEngine(url=engine_url, model=capabilities.model, engine_version=capabilities.engine_version),
         tokens=job.tokens,
         tokens_reason=job.tokens_reason,
         started_at=time.time(),

@@ -36,7 +36,7 @@ class PolicyBusy(Exception):
 
 class Policy:
     def __init__(self, members: Sequence[Member], version: str | None, kept: Path | None) -> None:
-        """`version`: of the weights at the start, where no earlier life has `kept` another."""
+        """`version`: of the weights at the start, where no earlier life has changed them and `kept` that."""
         self.members = members
         self.gate = Gate(list(members))
         self.version = version
@@ -238,7 +238,8 @@ class Policy:
         if self._kept is None or not self._kept.exists():
             return
         kept = json.loads(self._kept.read_text(encoding="utf-8"))
-        self.version = kept["version"]
+        if kept["changed"] or kept["phase"] != "serving":
+            self.version = kept["version"]
         if kept["changed"]:
             self._known = {url: Weights(**weights) for url, weights in kept["engines"].items()}
         if kept["phase"] != "serving":

@@ -281,6 +281,17 @@ async def test_the_next_life_knows_the_version_and_what_it_may_not_trust(tmp_pat
             assert [member.state for member in engines.members] == ["up", "strange"]
 
 
+async def test_where_no_earlier_life_changed_them_the_weights_are_what_the_next_is_told(tmp_path: Path) -> None:
+    kept = tmp_path / "policy.json"
+    async with Trainable() as fake:
+        async with serving(fake, policy_version="v1", kept=kept) as engines:
+            await engines.policy.pause("drain", LIMIT_S)
+            await engines.policy.resume(None)
+        fake.began = 2000.0
+        async with serving(fake, policy_version="v2", kept=kept) as engines:
+            assert (engines.policy.version, engines.members[0].state) == ("v2", "up")
+
+
 @pytest.mark.parametrize("phase", ["paused", "updating"])
 async def test_a_polar_that_was_killed_in_a_change_samples_nothing_until_it_is_ended(
     tmp_path: Path, phase: str
