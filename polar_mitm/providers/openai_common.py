@@ -210,7 +210,22 @@ def api_error(error: CallError) -> tuple[int, Json]:
         code = "model_not_found"
     if error.param == "previous_response_id":
         code = "previous_response_not_found"
-    return status, {"error": {"message": error.message, "type": kind, "param": error.param, "code": code}}
+    return status, {"error": {"message": error_words(error), "type": kind, "param": error.param, "code": code}}
+
+
+def error_words(error: CallError) -> str:
+    """What the client is told. Of a full context in the words by which clients know it: LiteLLM and Qwen Code by the
+    first, pi by the second. Qwen Code reads the two numbers, to know how much to give up."""
+    if error.kind != "context_overflow":
+        return error.message
+    full = "your input exceeds the context window of this model. Please reduce the length of the messages."
+    if not error.over:
+        return f"This model's maximum context length is exceeded: {full}"
+    tokens, window = error.over
+    return (
+        f"This model's maximum context length is {window} tokens. However, your messages resulted in {tokens} tokens: "
+        + full
+    )
 
 
 _ERRORS: dict[str, tuple[int, str, str | None]] = {

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from polar_mitm.chat import CallError, ChatReply, Json
 from polar_mitm.providers import sse
 from polar_mitm.providers.base import Ask, Begun
-from polar_mitm.providers.openai_common import api_error
+from polar_mitm.providers.openai_common import api_error, error_words
 from polar_mitm.providers.openai_responses_compaction import CUT_SHORT, compacted, compaction_item
 from polar_mitm.providers.openai_responses_seal import seal
 from polar_mitm.providers.openai_responses_tools import Declared, call_item, call_repair
@@ -220,5 +220,5 @@ def stream_error(ask: ResponsesAsk, error: CallError, begun: Begun, opened: int)
         case _:
             code = "invalid_prompt" if error.fault == "client" else "server_error"
     response = _response(ask, f"resp_{begun.id}", begun.created, "failed")
-    failed = {**response, "error": {"code": code, "message": error.message}}
+    failed = {**response, "error": {"code": code, "message": error_words(error)}}
     return b"".join(_numbered([("failed", {"response": failed})], _first_number(opened)))

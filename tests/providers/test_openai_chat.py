@@ -33,6 +33,7 @@ from polar_mitm.chat import (
     User,
     message_wire,
 )
+from polar_mitm.providers import sse
 from polar_mitm.providers.base import Begun, ModelCard, Request, Route
 from polar_mitm.providers.openai_chat import ChatAsk
 from tests.providers.early import early
@@ -766,7 +767,6 @@ def chunks_of(ask: ChatAsk, answer: ChatReply, keepalives: int) -> list[Json]:
         ("not_found", "model", 404, "invalid_request_error", "model_not_found"),
         ("too_large", None, 413, "invalid_request_error", None),
         ("unsupported_encoding", None, 415, "invalid_request_error", None),
-        ("context_overflow", None, 400, "invalid_request_error", "context_length_exceeded"),
         ("overloaded", None, 503, "server_error", None),
         ("engine", None, 502, "server_error", None),
         ("timeout", None, 504, "server_error", None),
@@ -779,6 +779,28 @@ def test_an_error_has_this_status_and_body(
 ) -> None:
     body = {"error": {"message": "why", "type": type_, "param": param, "code": code}}
     assert openai_chat.error(CallError(kind, "why", param=param)) == (status, body)
+
+
+@pytest.mark.parametrize(
+    ("over", "words"),
+    [
+        (
+            (70010, 65536),
+            "This model's maximum context length is 65536 tokens. However, your messages resulted in 70010 tokens: "
+            "your input exceeds the context window of this model. Please reduce the length of the messages.",
+        ),
+        (
+            None,
+            "This model's maximum context length is exceeded: "
+            "your input exceeds the context window of this model. Please reduce the length of the messages.",
+        ),
+    ],
+)
+def test_a_full_context_is_told_in_the_words_that_clients_look_for(over: tuple[int, int] | None, words: str) -> None:
+    error = CallError("context_overflow", "why", over=over)
+    told = {"message": words, "type": "invalid_request_error", "param": None, "code": "context_length_exceeded"}
+    assert openai_chat.error(error) == (400, {"error": told})
+    assert openai_chat.stream_error(parse(), error, Begun("b", 1), 1) == sse.event({"error": told})
 
 
 def test_P075_an_error_ends_a_stream_without_saying_done() -> None:

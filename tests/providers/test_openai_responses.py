@@ -893,7 +893,6 @@ def test_P137_keepalives_are_the_beginning_of_the_answer_and_that_it_is_in_progr
     [
         (CallError("engine", "gone"), "server_error"),
         (CallError("timeout", "slow"), "server_error"),
-        (CallError("context_overflow", "too long"), "context_length_exceeded"),
         (CallError("invalid_request", "no"), "invalid_prompt"),
         (CallError("no_model", "gone"), "invalid_prompt"),
     ],
@@ -909,8 +908,18 @@ def test_P074_P075_a_call_that_fails_late_is_a_whole_stream_that_ends_in_failed(
 
 
 def test_an_error_has_the_status_and_body_of_the_chat_api() -> None:
-    body = {"message": "why", "type": "invalid_request_error", "param": None, "code": "context_length_exceeded"}
-    assert openai_responses.error(CallError("context_overflow", "why")) == (400, {"error": body})
+    body = {"message": "why", "type": "server_error", "param": None, "code": None}
+    assert openai_responses.error(CallError("engine", "why")) == (502, {"error": body})
+
+
+def test_a_full_context_is_told_in_the_words_that_clients_look_for() -> None:
+    error = CallError("context_overflow", "why", over=(5000, 4096))
+    told = openai_responses.error(error)[1]["error"]
+    assert told["code"] == "context_length_exceeded"
+    assert told["message"].startswith("This model's maximum context length is 4096 tokens. However, your messages ")
+    assert "exceeds the context window of this model" in told["message"]
+    *_, failed = framed(early(openai_responses, FULL, error, 1))
+    assert failed["response"]["error"] == {"code": told["code"], "message": told["message"]}
 
 
 def sdk(url: str) -> AsyncOpenAI:
