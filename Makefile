@@ -97,6 +97,14 @@ ray-show: $(READY) ## gateways on a Ray cluster of four nodes: 120 sessions at o
 bench-scale: $(READY) ## what a session costs with 100 to 10,000 in line and 256 in flight; write docs/benchmarks.md and the plot
 	@$(BIN)/python -m bench.scale $(ARGS)
 
+.PHONY: bench-live
+bench-live: $(READY) ## what sessions of real harnesses cost; write docs/figures/live.json: make bench-live URL=...
+	@$(BIN)/python -m bench.scaling.live $(URL)
+
+.PHONY: scaling
+scaling: $(READY) ## from the figures to 100,000 agents, by arithmetic and simulation; write docs/scaling.md
+	@$(BIN)/python -m bench.scaling $(ARGS)
+
 .PHONY: api
 api: $(READY) ## schemathesis against the OpenAPI of the rollout server and of a gateway, two minutes each: no 5xx
 	@$(BIN)/python -m bench.api $(ARGS)
