@@ -120,7 +120,10 @@ class Container:
         if timed_out or (over and code == KILLED):
             return Exit(None, timed_out, seconds, over, kept)
         if code is None or not started_at_all:
-            raise SandboxError(f"{spec.argv[0]} could not be run: {_tail(spec.stderr)}")
+            words = _tail(spec.stderr)
+            if words.endswith(": No such file"):
+                words += f" in the image {spec.image}: name one that has it in the scenario's `container`"
+            raise SandboxError(f"{spec.argv[0]} could not be run: {words}")
         return Exit(code, False, seconds, over, kept)
 
     def sweep(self, marker: str) -> None:

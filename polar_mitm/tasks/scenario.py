@@ -132,7 +132,10 @@ class Scenario(Part):
         harness = RUNNABLE[self.harness]
         refused = refusals(harness, mode_of(self.intercept), self.assignment(""))
         if not harness.FACTS.sub_agents and any(step.agent for step in self.script):
-            refused.append(f"{self.harness} has no sub-agents: leave the script's `agent` steps out")
+            others = ", ".join(name for name, other in RUNNABLE.items() if other.FACTS.sub_agents)
+            refused.append(
+                f"{self.harness} has no sub-agents: choose {others}, or leave the script's `agent` steps out"
+            )
         if refused:
             raise PydanticCustomError("harness", "{refused}", {"refused": "; ".join(refused)})
         return self

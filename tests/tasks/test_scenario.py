@@ -104,6 +104,12 @@ def test_the_scenario_of_a_command_comes_with_polar() -> None:
     assert scenario.assignment("hi") == Assignment("hi", command=("python3", "agent.py"))
 
 
+def test_a_sub_agent_of_a_harness_that_has_none_is_refused_with_those_that_have(file: Path) -> None:
+    file.write_text(SMALLEST + "script: [{agent: {prompt: Count., script: [{shell: ls}]}}]\n")
+    with pytest.raises(ScenarioError, match=r"pi has no sub-agents: choose claude-code, codex, .*opencode, or leave"):
+        load(file)
+
+
 def test_what_a_scenario_says_of_its_harness_is_in_the_assignment(file: Path) -> None:
     fields = "harness: claude-code\nintercept: proxy\nlogin: true\nmax_turns: 3\nextra_instructions: Be brief.\n"
     file.write_text(f"{SMALLEST}{fields}mcp_servers:\n  tools: {{command: python3, args: [t.py], env: {{A: b}}}}\n")
