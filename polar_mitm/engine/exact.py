@@ -27,7 +27,7 @@ from polar_mitm.engine.exact_cut import (
     tail_start,
 )
 from polar_mitm.engine.exact_read import Derendered, Generated, Spans, completion_from, shown_ids, with_rest
-from polar_mitm.engine.refusals import Refusal, engine_error, read_refusal
+from polar_mitm.engine.refusals import EngineLost, Refusal, engine_error, engine_lost, read_refusal
 from polar_mitm.engine.sample import Completion
 from polar_mitm.engine.transport import Transport
 from polar_mitm.json_text import loads
@@ -233,7 +233,8 @@ class TokenIn:
             return completion_from(generated, message, body.get("tool_choice")), None
         except (Unavailable, Refused, CallError, ValueError) as error:
             said = error.detail if isinstance(error, CallError) else str(error)
-            unread = engine_error(self.transport.url, "did not parse what it had sampled", said)
+            failed = engine_lost if isinstance(error, EngineLost) else engine_error
+            unread = failed(self.transport.url, "did not parse what it had sampled", said)
             return completion_from(generated, text, None), unread
 
     async def _post(self, path: str, body: Mapping[str, Any], deadline: float) -> Json:

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
+from aiohttp import web
 
 from polar_mitm.chat import CallError, ChatRequest, Text, User
 from polar_mitm.engine.capabilities import EngineUnfit, EngineUnreachable
@@ -93,6 +94,27 @@ async def test_a_call_whose_engine_dies_is_sampled_anew_at_another_and_says_so()
         assert (engines.members[0].state, engines.members[0].lost) == ("down", 1)
         assert seat.url == engines.members[1].url
         assert (await seat.chat(HELLO)).text == "From the other."
+
+
+class Forgetful(FakeVllm):
+    """It dies when it has sampled, before it has read what."""
+
+    async def _derender(self, request: web.Request) -> web.Response:
+        if self.requests:
+            assert request.transport
+            request.transport.abort()
+        return await super()._derender(request)
+
+
+async def test_what_an_engine_sampled_that_died_before_it_was_read_is_kept_apart() -> None:
+    fakes = Forgetful(Reply("Lost.")), FakeVllm(Reply("From the other."))
+    async with serving(*fakes) as engines:
+        trail = Trail()
+        sample = await engines.seat("s").chat(HELLO, tokens="exact", trail=trail)
+        assert sample.text == "From the other."
+        [lost] = trail.broken_off
+        assert (lost.text, len(lost.response_ids) == len(lost.logprobs) > 0) == ("Lost.", True)
+        assert [tried.url for tried in trail.tried] == [fakes[0].url]
 
 
 async def test_a_call_that_kills_its_engines_does_not_kill_them_all() -> None:
