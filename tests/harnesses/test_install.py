@@ -4,6 +4,8 @@ import fcntl
 import json
 import os
 import stat
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -198,6 +200,25 @@ def test_a_package_of_pypi_gets_an_environment_of_its_own(bin_folder: Path, monk
     runs = npm_runs(bin_folder)
     install("mini-swe-agent", lambda line: None)
     assert npm_runs(bin_folder) == runs
+
+
+# Makes an environment with the Python that runs this.
+LINKED = UV.partition("printf")[0] + f'ln -s {sys.executable} "$folder/bin/python"\n'
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a program brings no loader")
+def test_its_python_brings_its_libraries_and_loader_and_starts_with_them(
+    bin_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_uv(bin_folder, monkeypatch, LINKED)
+    folder = install_folder("mini-swe-agent")
+    folder.mkdir(parents=True)
+    pip.fetch("mini-swe-agent", mini_swe_agent.SOURCE, mini_swe_agent.SOURCE.version, folder)
+    loader, flag, libraries, python, *_ = mini_swe_agent.find().command
+    started = subprocess.run([loader, flag, libraries, python, "-c", "import ssl, ctypes"], check=False, env={})
+    assert started.returncode == 0
+    assert Path(libraries).parent == folder
+    assert [path.name for path in Path(libraries).glob("libssl*")]
 
 
 @pytest.mark.parametrize(
