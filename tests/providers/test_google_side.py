@@ -7,7 +7,7 @@ from google import genai
 from google.genai import types
 
 from polar_mitm.chat import System, Text, Tool, User
-from polar_mitm.providers import google, recognise
+from polar_mitm.providers import google, openai_chat, recognise, speaker
 from polar_mitm.providers.base import Request, Route
 from polar_mitm.providers.google_reply import GoogleAsk
 from tests.providers.served import served
@@ -16,6 +16,21 @@ KEY = {"x-goog-api-key": "k"}
 
 # The one warning let through is about how the SDK itself uses aiohttp.
 NO_WARNINGS = pytest.mark.filterwarnings("error", "ignore:Inheritance class AiohttpClientSession:DeprecationWarning")
+
+
+@pytest.mark.parametrize(
+    ("path", "googles"),
+    [
+        ("/v1beta/models/gemini-3-pro:embedContent", True),
+        ("/v1alpha/files", True),
+        ("/v1internal:unheardOf", True),
+        ("/proxy/v1beta/cachedContents/c", True),
+        ("/v1beta/openai/embeddings", False),
+        ("/v1/files", False),
+    ],
+)
+def test_who_asks_at_a_path_that_only_google_has_reads_googles_errors(path: str, googles: bool) -> None:
+    assert speaker(Request("GET", "127.0.0.1", path)) is (google if googles else openai_chat)
 
 
 @pytest.mark.parametrize(
