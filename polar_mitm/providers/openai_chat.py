@@ -119,7 +119,7 @@ def _refuse_unserved(fields: Fields) -> None:
 
 def _thinking(fields: Fields, notes: Notes) -> Thinking:
     """Reasoning effort in OpenAI's form, else in one of the forms that Pi knows of services like it."""
-    for name in ("thinking", "reasoning"):
+    for name in ("thinking", "reasoning", "chat_template_kwargs"):
         if (object_ := fields.child(name)) is not None:
             note_fates(notes, object_, FATES, within=name)
     nested = fields.child("reasoning") or Fields({}, "reasoning")

@@ -123,7 +123,9 @@ FATES: Fates = {
     "reasoning": emulated("the chat template is told, where it takes such a setting"),
     "reasoning.effort": CARRIED,
     "reasoning.enabled": CARRIED,
-    "chat_template_kwargs": ignored("the run decides how the chat template renders"),
+    "chat_template_kwargs": emulated(
+        "what it says of thinking; the run decides how the template renders, the rest is noted"
+    ),
     "chat_template_kwargs.enable_thinking": emulated("as `enable_thinking`"),
     "preserve_thinking": ignored("the chat template decides which past reasoning it shows"),
     "tool_stream": emulated("every tool call is streamed in one piece"),

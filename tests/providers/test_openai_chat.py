@@ -549,6 +549,12 @@ def test_the_wish_to_think_is_read_in_every_form_that_harnesses_send(asked: Json
     assert parse(**asked).chat.thinking == meaning
 
 
+def test_of_the_templates_settings_those_that_are_not_used_are_reported() -> None:
+    assert not_carried(chat_template_kwargs={"enable_thinking": False}) == {}
+    lost = not_carried(chat_template_kwargs={"enable_thinking": False, "custom": 1})
+    assert lost == {"chat_template_kwargs.custom": "unknown field"}
+
+
 def test_sound_cannot_be_asked_for() -> None:
     assert refused(modalities=["text", "audio"]).param == "modalities"
 
