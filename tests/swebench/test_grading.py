@@ -77,7 +77,9 @@ def test_a_log_that_says_nothing_is_no_grade(verdicts: Verdicts, name: str) -> N
     assert verdicts[name].why == f"swebench can read no result in the log of the {NO_GRADE[name][1]}"
 
 
-async def judged(tmp_path: Path, text: str | None, **changes: object) -> Evaluation:
+async def judged(
+    tmp_path: Path, text: str | None, log: str | None = "{instance_id}.log", **changes: object
+) -> Evaluation:
     if text is not None:
         (tmp_path / "filler__sum-1.log").write_text(text)
     folder = SessionFolder.create(tmp_path, "ses_test")
@@ -100,7 +102,7 @@ async def judged(tmp_path: Path, text: str | None, **changes: object) -> Evaluat
     )
     with at_home():
         need(package.problems())
-        return await Swebench(type="swebench", log="{instance_id}.log").evaluate(finished)
+        return await Swebench(type="swebench", log=log).evaluate(finished)
 
 
 @pytest.mark.live
@@ -109,6 +111,13 @@ async def test_the_evaluator_grades_a_saved_log_and_keeps_the_report(tmp_path: P
     assert evaluation == Evaluation.of("resolved", 1.0, log(*ALL))
     report = json.loads((tmp_path / "ses_test" / "swebench" / "report.json").read_text())
     assert report[ROW.instance_id]["resolved"] is True
+
+
+@pytest.mark.live
+async def test_a_session_that_changed_nothing_is_not_resolved_and_runs_no_tests(tmp_path: Path) -> None:
+    evaluation = await judged(tmp_path, None, log=None)
+    assert evaluation == Evaluation.of("resolved", 0.0)
+    assert sorted(path.name for path in (tmp_path / "ses_test" / "swebench").iterdir()) == ["patch.diff", "report.json"]
 
 
 @pytest.mark.live
