@@ -23,7 +23,7 @@ from polar_mitm.proxy.exchange import BROKE, Answer, Exchange, Repeat
 from polar_mitm.proxy.flows import keep
 from polar_mitm.proxy.lines import printable
 from polar_mitm.proxy.loopback import TICKET_HEADER, Loopback, Waiting
-from polar_mitm.proxy.retries import RETRY_HEADER, Retries, Sampled, key_of, linger_s, retry_count
+from polar_mitm.proxy.retries import RETRY_HEADER, Sampled, key_of, linger_s, retry_count
 from polar_mitm.proxy.sessions import KEY_HEADERS, Session, UnknownSession, find_key, split_session_path
 from polar_mitm.proxy.side import side_answer, unsampled
 from polar_mitm.proxy.view import annotate
@@ -58,7 +58,6 @@ class Intercept:
         self.loopback: Loopback | None = None
         self.waiting: dict[str, Waiting] = {}
         self.by_connection: WeakKeyDictionary[Client, Session] = WeakKeyDictionary()
-        self.retries: WeakKeyDictionary[Session, Retries] = WeakKeyDictionary()
         self._closing: asyncio.Task[None] | None = None
 
     def done(self) -> None:
@@ -213,7 +212,7 @@ class Intercept:
             flow.response = http.Response.make(200, answer, {"content-type": kind})
             flow.comment = "no token asked for: no turn, not recorded"
             return
-        retries = self.retries.setdefault(session, Retries())
+        retries = session.retries
         count, key = retry_count(request.headers), key_of(request, content)
         if count and (first := retries.find(key, asyncio.get_running_loop().time())):
             sign = f"{RETRY_HEADER} {count}, an equal body"

@@ -8,11 +8,13 @@ before there was an answer, left no sample, and its retry is a call like any oth
 from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from polar_mitm.providers import Begun, Request
-from polar_mitm.proxy.exchange import Answer
 from polar_mitm.proxy.shared import Shared
+
+if TYPE_CHECKING:  # an exchange is of a session, and a session has its retries
+    from polar_mitm.proxy.exchange import Answer
 
 RETRY_HEADER: Final = "x-stainless-retry-count"
 """Sent by the SDKs of OpenAI and Anthropic, which many harnesses are built on; 0 on a first try."""
@@ -31,7 +33,7 @@ class Sampled:
 
     call_id: str
     begun: Begun
-    shared: Shared[Answer]
+    shared: "Shared[Answer]"
 
     def usable(self, now: float) -> bool:
         """Whether it is under way, or gave an answer that is no error. `now` is the event loop's time."""

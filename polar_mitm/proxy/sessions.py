@@ -21,6 +21,7 @@ from polar_mitm.prompts import Tokens
 from polar_mitm.proxy.chains import Chains
 from polar_mitm.proxy.kinds import Opening
 from polar_mitm.proxy.limits import Meter
+from polar_mitm.proxy.retries import Retries
 from polar_mitm.proxy.scripting import Progress, Step
 
 __all__ = ["KEY_HEADERS", "Session", "Sessions", "Step", "UnknownSession", "find_key", "same", "split_session_path"]
@@ -56,6 +57,9 @@ class Session:
     """What it has used of its limits."""
     over: asyncio.Event = field(default_factory=asyncio.Event)
     """Set once its harness has ended: no request of it will be sent again."""
+    retries: Retries = field(default_factory=Retries)
+    """Its calls, as far as a client may ask for one again. They hold the session: what holds them beside it would hold
+    it for good."""
     main: Opening | None = None
     """How its first turn began, where it is one run of one harness: side requests are told by how they differ."""
 

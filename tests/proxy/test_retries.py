@@ -1,6 +1,8 @@
 """Retries that an SDK marks: one sample, one answer for all, and a record of each; what is no such retry is sampled."""
 
 import asyncio
+import gc
+import weakref
 from dataclasses import replace
 from typing import Any
 
@@ -295,3 +297,22 @@ async def test_an_error_is_no_answer_to_repeat() -> None:
     kept.add(b"one", failed)
     await failed.shared.result()
     assert kept.find(b"one", 0.0) is None
+
+
+async def test_a_session_that_is_over_leaves_the_memory_with_its_answers(stage: Staged) -> None:
+    async with stage(Reply("one"), Reply("two")) as on:
+        session = on.open_session()
+        for ask in (CHAT, streamed(ANTHROPIC)):
+            assert (await on.post(ask, session=session, headers=FIRST)).status == 200
+        on.border.sessions.remove(session)
+        session.log.close("completed")
+        on.sessions.remove(session)
+        seen = weakref.ref(session)
+        del session
+        await on.post(CHAT)  # the connection's last session is another one now
+
+        def gone() -> bool:
+            gc.collect()
+            return seen() is None
+
+        await until(gone)
