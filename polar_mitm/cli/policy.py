@@ -36,6 +36,7 @@ def show(server_url: Server = URL, token_file: TokenFile = None, json: JsonFlag 
 def update(
     version: Annotated[str, typer.Argument(help="The name of the new weights.", callback=_name)],
     weights: Annotated[str | None, typer.Option(help="Folder, on the engines' machines, that they load.")] = None,
+    loaded: Annotated[bool, typer.Option("--loaded", help="The engines have the new weights already.")] = False,
     mode: Mode = "drain",
     limit: Limit = 600,
     gateway: Gateways = None,
@@ -44,6 +45,10 @@ def update(
     json: JsonFlag = False,
 ) -> None:
     """Pause, new weights, probe, resume; waits for the end. Exit code 1 when it failed."""
+    if (weights is None) != loaded:
+        said = "neither was" if weights is None else "both were"
+        why = f"name the folder that the engines load, or say that they have the weights already: {said} given"
+        raise typer.BadParameter(why, param_hint="--weights, --loaded")
     with client_of(server_url, token_file) as client:
         ended = client.update_policy(version, weights=weights, mode=mode, limit_s=limit, gateways=gateway)
     _shown(ended, json)

@@ -64,6 +64,8 @@ class Pause(Sent):
     mode: PauseMode = "drain"
     limit_s: Seconds = 600
     """For the calls that run. Over it the pause fails, and says which calls hang."""
+    to_load: bool = False
+    """Fail, before any call is held, where an engine cannot load weights."""
     gateways: list[Name] | None = None
     """By default all."""
 

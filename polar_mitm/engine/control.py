@@ -17,7 +17,7 @@ from polar_mitm.json_text import loads
 _STEP_S: Final = 30.0
 _NOT_OFFERED: Final = (403, 404, 405)
 _BEGAN: Final = re.compile(rb"^process_start_time_seconds (\S+)", re.MULTILINE)
-_MEND: Final = "start vLLM with VLLM_SERVER_DEV_MODE=1, where nobody else reaches it"
+MEND: Final = "start vLLM with VLLM_SERVER_DEV_MODE=1, where nobody else reaches it"
 
 UNNAMED: Final = "default"
 """What vLLM calls its weights until somebody names them."""
@@ -111,7 +111,7 @@ class Control:
         except TimeoutError as error:
             raise ControlFailed(f"{where} was asked to {what}, and did not answer within {limit_s:g} s") from error
         if answer.status in _NOT_OFFERED:
-            raise ControlFailed(f"{where} has no route by which it can {what}: {_MEND}")
+            raise ControlFailed(f"{where} has no route by which it can {what}: {MEND}")
         if answer.status != 200:
             said = read_refusal(answer.status, answer.raw).message
             raise ControlFailed(f"{where} was asked to {what}, and answered {answer.status}: {said}")

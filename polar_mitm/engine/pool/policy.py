@@ -19,7 +19,7 @@ from pathlib import Path
 
 from polar_mitm.client.policy import PauseMode, PolicyPhase, PolicyState
 from polar_mitm.engine.capabilities import EngineNotReady
-from polar_mitm.engine.control import ControlFailed
+from polar_mitm.engine.control import MEND, ControlFailed
 from polar_mitm.engine.pool.gate import Gate, Hangs
 from polar_mitm.engine.pool.member import Member, Weights
 
@@ -82,9 +82,14 @@ class Policy:
             return
         member.up()
 
-    async def pause(self, mode: PauseMode, limit_s: float) -> None:
-        """Hold new calls, and see to those that run. Raises PolicyFailed and PolicyBusy."""
+    async def pause(self, mode: PauseMode, limit_s: float, *, to_load: bool = False) -> None:
+        """Hold new calls, and see to those that run. `to_load`: only where every engine can load weights then.
+
+        Raises PolicyFailed and PolicyBusy.
+        """
         async with self._alone("pausing"):
+            if to_load:
+                await self._can_load()
             after: PolicyPhase = "updating" if self.phase == "updating" else "paused"
             self._enter("pausing" if after == "paused" else after)
             self.gate.shut()
@@ -147,6 +152,12 @@ class Policy:
             self._enter("serving")
             self.gate.open()
             logger.info("polar: calls go on, with the weights %s", self.version or "as they are")
+
+    async def _can_load(self) -> None:
+        members = self._named(None)
+        offered = await asyncio.gather(*(member.engine.control.offered() for member in members))
+        if cannot := [member.url for member, can in zip(members, offered, strict=True) if not can]:
+            raise PolicyFailed(f"no weights can be loaded by the engine at {', '.join(cannot)}: {MEND}")
 
     def _named(self, engines: Collection[str] | None) -> list[Member]:
         """Of those that answer."""

@@ -22,7 +22,7 @@ def policy_routes(policy: Policy) -> APIRouter:
     async def pause(asked: Pause) -> PolicyState:
         """Hold new calls, and see to those that run."""
         with _answered():
-            await policy.pause(asked.mode, asked.limit_s)
+            await policy.pause(asked.mode, asked.limit_s, to_load=asked.to_load)
         return policy.state()
 
     @router.post("/load")

@@ -21,7 +21,12 @@ logger = logging.getLogger(__name__)
 
 PROBE_S = 300.0
 """For a step beside its own limit: an engine's first answer with new weights takes its time on a busy machine."""
-FORGOTTEN = "no change is under way, and calls are held: make it again, or resume"
+FORGOTTEN = "no change is under way, and calls are held: make it again, or resume (`polar policy resume`)"
+HELD = (
+    "calls are held: make the change again, or name the weights that the engines have by `polar policy resume VERSION` "
+    "(without VERSION: those of before)"
+)
+GO_ON = "calls go on, with the weights of before"
 
 
 @dataclass(slots=True)
@@ -65,6 +70,9 @@ class Policies:
         )
         if change is not None and change.phase != "serving":
             view.phase, view.trouble, view.wanted = change.phase, change.trouble, change.wanted
+            if change.phase == "failed":
+                held = any(state.phase != "serving" for state in states)
+                view.trouble = f"{change.trouble}; {HELD if held else GO_ON}"
         elif any(state.phase != "serving" for state in states):
             view.phase, view.trouble = "paused", FORGOTTEN
         return view
@@ -114,12 +122,12 @@ class Policies:
         self.outcomes.labels(change.phase).inc()
 
     async def _update(self, change: _Change, asked: Update) -> None:
-        await self._paused(change, asked.mode, asked.limit_s)
+        await self._paused(change, Pause(mode=asked.mode, limit_s=asked.limit_s, to_load=asked.weights is not None))
         await self._load(change, asked.version, asked.weights, asked.limit_s)
         await self._let_go(change, asked.version)
 
     async def _pause(self, change: _Change, asked: Pause) -> None:
-        await self._paused(change, asked.mode, asked.limit_s)
+        await self._paused(change, asked)
         change.phase = "paused"
 
     async def _resume(self, change: _Change, version: str | None) -> None:
@@ -127,11 +135,13 @@ class Policies:
             await self._load(change, version, None, PROBE_S)
         await self._let_go(change, version)
 
-    async def _paused(self, change: _Change, mode: Any, limit_s: float) -> None:
+    async def _paused(self, change: _Change, asked: Pause) -> None:
         """Where a gateway cannot pause, nothing is changed, and all go on as before."""
         change.phase = "pausing"
         try:
-            await self._all(change, {name: Pause(mode=mode, limit_s=limit_s) for name in change.names}, limit_s)
+            await self._all(
+                change, {name: asked.model_copy(update={"gateways": None}) for name in change.names}, asked.limit_s
+            )
         except _Undone:
             troubles = dict(change.troubles)
             try:

@@ -122,12 +122,16 @@ async def test_both_clients_and_the_command_wait_for_the_end(on: On, monkeypatch
         assert (await polar("pause", "--mode", "keep"))[0] == 0
         assert json.loads((await polar("show", "--json"))[1])["phase"] == "paused"
         assert (await polar("resume"))[0] == 0
+        assert (await polar("update", "v4-again", "--loaded"))[0] == 0
         fake.refuses = "no such folder"
         code, said = await polar("update", "v5", "--weights", "/weights/5")
         assert (code, "no such folder" in said) == (1, True)
+        for given in ((), ("--loaded", "--weights", "/weights/5")):
+            code, said = await polar("update", "v5", *given)
+            assert (code, "name the folder that the engines load" in said) == (2, True)
         code, said = await polar("update", "")
         assert (code, "of 1 to 256 characters" in said) == (2, True)
-        assert (await polar("update", "v6", "--gateway", "gw-9"))[0] == 2
+        assert (await polar("update", "v6", "--loaded", "--gateway", "gw-9"))[0] == 2
 
 
 async def test_no_engine_changes_before_every_gateway_holds_its_calls(on: On) -> None:
@@ -172,10 +176,26 @@ async def test_weights_that_one_engine_does_not_load_leave_all_held_until_the_ch
             True,
             True,
         )
+        assert "calls are held: make the change again" in view["trouble"]
         assert [gateway.pool.policy.phase for gateway in (first, second)] == ["paused", "updating"]
         fakes[1].refuses = ""
         assert (await done(on, "", version="v2", weights="/weights/2"))["phase"] == "serving"
         assert [gateway.pool.policy.version for gateway in (first, second)] == ["v2", "v2"]
+
+
+async def test_engines_that_cannot_load_weights_fail_the_change_before_calls_are_held(on: On) -> None:
+    can, cannot = Trainable(), Trainable(lacks=["control"])
+    async with gateways(on, [can], [cannot]) as made:
+        view = await done(on, "", version="v2", weights="/weights/2")
+        assert (view["phase"], view["version"], can.loaded) == ("failed", "v1", None)
+        assert (
+            f"no weights can be loaded by the engine at {cannot.url}: start vLLM with VLLM_SERVER_DEV"
+            in view["trouble"]
+        )
+        assert "calls go on, with the weights of before" in view["trouble"]
+        assert [gateway.pool.policy.state().trouble for gateway in made] == [None, None]
+        assert [gateway.pool.policy.phase for gateway in made] == ["serving", "serving"]
+        assert (await done(on, "", version="v2"))["version"] == "v2", "a trainer that loads them itself"
 
 
 async def test_a_trainer_that_changes_weights_itself_pauses_and_resumes(on: On) -> None:
