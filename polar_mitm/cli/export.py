@@ -83,6 +83,9 @@ def _tell(found: dict[str, Any], target: Path) -> None:
     tell(out, f"{shown(target)}: {rows} of {sessions}, {many(found['trained_tokens'], 'trained token')}")
     notes = [f"masked, {many(count, 'session')}: {reason}" for reason, count in found["masked"].items()]
     notes += [f"left out: {count} {what}" for what, count in found["left_out"].items()]
+    if count := found["places"]:
+        keep = "keeps its session's place" if count == 1 else "keep their sessions' places"
+        notes.append(f"{many(count, 'row')} without a trained token {keep} in the group, with the reward")
     if found["without_reward"]:
         notes.append(f"without a reward: {many(found['without_reward'], 'session')}")
     if found["across_versions"]:

@@ -1,5 +1,6 @@
 """`polar harness`: which agents can be run, and installing them."""
 
+import shlex
 from typing import Annotated
 
 import typer
@@ -18,15 +19,18 @@ def list_harnesses(json: JsonFlag = False) -> None:
     """Which harnesses polar knows, and which are installed."""
     rows = []
     for name, harness in HARNESSES.items():
-        version, missing = None, None
+        version, command, missing = None, None, None
         try:
-            version = harness.find().version
+            found = harness.find()
+            version, command = found.version, found.command
         except HarnessMissing as error:
             missing = str(error)
         good = harness.FACTS.known_good
-        rows.append({"harness": name, "version": version, "known_good": good, "missing": missing})
+        rows.append({"harness": name, "version": version, "command": command, "known_good": good, "missing": missing})
         if not json:
-            out.print(f"{name:15} {missing or _shown(harness, version)}", highlight=False, soft_wrap=True)
+            out.print(f"{name:15} {missing or _shown(harness, version)}", highlight=False, markup=False, soft_wrap=True)
+            if command:
+                out.print(f"{'':15} {shlex.join(command)}", highlight=False, markup=False, soft_wrap=True)
     if json:
         print_json(rows)
 
@@ -54,4 +58,4 @@ def install(
     with exit_codes(), Steps() as steps:
         for name, version in map(split_version, names):
             installed = install_harness(name, steps.say, version)
-            steps.say(f"{name} {installed.version}")
+            steps.say(f"{name} {installed.version}: {shlex.join(installed.command)}")

@@ -9,7 +9,9 @@ BASE_URL = {
     "claude-code": (
         "ANTHROPIC_BASE_URL={base} ANTHROPIC_API_KEY=polar CLAUDE_STREAM_IDLE_TIMEOUT_MS={patience} claude -p"
     ),
-    "codex": "CODEX_API_KEY=polar codex exec -c openai_base_url='\"{base}/v1\"' -c model='\"local\"'",
+    "codex": (
+        "CODEX_API_KEY=polar codex exec --skip-git-repo-check -c openai_base_url='\"{base}/v1\"' -c model='\"local\"'"
+    ),
     "qwen-code": (
         "OPENAI_BASE_URL={base}/v1 OPENAI_API_KEY=polar OPENAI_MODEL=local QWEN_STREAM_MAX_LIFETIME_MS={patience} qwen"
     ),

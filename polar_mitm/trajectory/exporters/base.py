@@ -49,6 +49,8 @@ class Tally:
     """Sessions of which no token is trained, by reason."""
     left_out: Counter[str] = field(default_factory=Counter)
     """Traces and sessions that the format has no place for, by reason."""
+    places: int = 0
+    """Rows without a trained token that stand for sessions that are not masked: their rewards count in their groups."""
     without_reward: int = 0
     """Sessions that are not masked and have no reward."""
     across_versions: int = 0
@@ -128,6 +130,7 @@ def trained_or_place(session: Session, tally: Tally) -> Iterator[Trace]:
         yield from trained
     elif place := principal(session.trajectory):
         tally.left_out["further traces of sessions without a trained token"] += len(traces) - 1
+        tally.places += session.trajectory.masked is None
         yield place
     else:
         tally.left_out["sessions without a sampled token"] += 1

@@ -89,6 +89,7 @@ def summary(tally: Tally) -> dict[str, Any]:
         "models": sorted(tally.models),
         "masked": dict(tally.masked),
         "left_out": {what: count for what, count in tally.left_out.items() if count},
+        "places": tally.places,
         "without_reward": tally.without_reward,
         "across_versions": tally.across_versions,
         "cautions": dict(tally.cautions),

@@ -184,6 +184,7 @@ def test_the_summary_counts_what_a_reader_must_know(tmp_path: Path) -> None:
         "models": ["tiny"],
         "masked": {"the session timed out": 1, "no call was captured": 1},
         "left_out": {"sessions without a sampled token": 1},
+        "places": 0,
         "without_reward": 1,
         "across_versions": 1,
         "cautions": {},

@@ -56,6 +56,14 @@ def test_traces_without_a_trained_token_are_left_out_and_counted(name: str, tmp_
     assert +tally.left_out == {"traces without a trained token": 1, "sessions without a sampled token": 1}
 
 
+@pytest.mark.parametrize("name", TRAINERS)
+def test_a_session_without_a_trained_token_keeps_its_place_and_its_reward(name: str, tmp_path: Path) -> None:
+    rows, tally = written(tmp_path, name, session("ses_a"), session("ses_b", side("ses_b"), side("ses_b")), masked())
+    assert [row["reward_score" if name == "verl" else "reward"] for row in rows[:2]] == [1.0, 1.0]
+    assert (len(rows), tally.places) == (3, 1)
+    assert +tally.left_out == {"further traces of sessions without a trained token": 1}
+
+
 @pytest.mark.parametrize(("name", "mask"), [("trl", "env_mask"), ("verl", "response_mask"), ("slime", "loss_mask")])
 def test_a_masked_session_keeps_one_row_with_a_mask_of_zeros(name: str, mask: str, tmp_path: Path) -> None:
     traces = [trace("ses_m", number, turns=2 - number, masked=True) for number in range(2)]
