@@ -3,17 +3,21 @@
 import json
 import logging
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
 
+from polar_mitm.cli import harness
 from polar_mitm.cli.doctor import _mark
 from polar_mitm.cli.log_lines import LogLines
 from polar_mitm.cli.run_task import _tell_more
 from polar_mitm.cli.shell import print_json
 from polar_mitm.cli.tables import many
+from polar_mitm.harnesses import codex
+from polar_mitm.harnesses.base import Installed
 from polar_mitm.harnesses.paste import folded, lines_to_paste
 from polar_mitm.rollout.doctor import Finding
 
@@ -81,3 +85,19 @@ def test_the_summary_of_a_set_names_what_comes_next(capsys: pytest.CaptureFixtur
     assert "--resume" not in told
     _tell_more(Path("runs/it"), unfinished=True)
     assert "--resume" in capsys.readouterr().out
+
+
+def test_the_package_runs_as_polar() -> None:
+    ran = subprocess.run([sys.executable, "-m", "polar_mitm", "--help"], capture_output=True, text=True, check=True)
+    assert "Usage: polar " in ran.stdout
+
+
+def test_a_harness_is_listed_with_its_command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(harness, "HARNESSES", {"codex": codex})
+    monkeypatch.setattr(codex, "find", lambda: Installed("9.9.9", [], ["/there/my [node]", "cli.js"]))
+    harness.list_harnesses()
+    assert "'/there/my [node]' cli.js" in capsys.readouterr().out
+    harness.list_harnesses(json=True)
+    assert json.loads(capsys.readouterr().out)[0]["command"] == ["/there/my [node]", "cli.js"]
