@@ -6,12 +6,17 @@ from typing import Annotated, Any
 
 import typer
 from pydantic import ValidationError
+from rich.console import Group
 from rich.live import Live
 from rich.table import Table
+from rich.text import Text
 
 from polar_mitm.cli.shell import BAD_USAGE, FAILED, NOT_READY, JsonFlag, err, exit_codes, out, print_json, tell
-from polar_mitm.client.models import Result, Task, TaskRequest
-from polar_mitm.tasks.reading import load
+from polar_mitm.cli.tables import many
+from polar_mitm.client.models import ENDED, Result, Task, TaskRequest
+from polar_mitm.proxy.lines import printable
+from polar_mitm.tasks.errors import ScenarioError
+from polar_mitm.tasks.reading import bundled, load
 
 Server = Annotated[
     str, typer.Option("--server-url", envvar="POLAR_ROLLOUT_URL", show_envvar=False, help="$POLAR_ROLLOUT_URL.")
@@ -20,12 +25,20 @@ TokenFile = Annotated[
     Path | None, typer.Option(help="File with the server's token. [default: $POLAR_ROLLOUT_TOKEN]", dir_okay=False)
 ]
 URL = "http://127.0.0.1:8090"
+FILES = (".yaml", ".yml", ".json", ".jsonl", ".toml")
+TASK_SETS = (
+    "write a scenario with `tasks:` into the gateways' --scenarios folder, and submit its name with --only ID, "
+    "once for each task"
+)
 
 
 def submit(
     task: Annotated[str, typer.Argument(help="A scenario file, a task request as JSON, or a name the gateways know.")],
     samples: Annotated[int | None, typer.Option(min=1, help="Attempts. [default: the file's, or 1]")] = None,
     harness: Annotated[str | None, typer.Option(help="Harness, instead of the scenario's.")] = None,
+    only: Annotated[
+        str | None, typer.Option(help="Id of the task, where the gateways' scenario of that name has a task set.")
+    ] = None,
     task_id: Annotated[str | None, typer.Option(help="The task's id. [default: the server makes one up]")] = None,
     priority: Annotated[int, typer.Option(help="Higher goes first.")] = 0,
     stop_after: Annotated[int | None, typer.Option(min=1, help="Enough usable samples to stop at.")] = None,
@@ -37,7 +50,7 @@ def submit(
 ) -> None:
     """Give a task to a rollout server. With --wait: exit code 1 unless it completed."""
     with exit_codes():
-        request = _request(task, samples, harness, task_id, priority, stop_after)
+        request = _request(task, samples, harness, only, task_id, priority, stop_after)
     with client_of(server_url, token_file) as client:
         accepted = client.submit(request, idempotency_key=idempotency_key)
         if not wait:
@@ -141,6 +154,7 @@ def _request(
     task: str,
     samples: int | None,
     harness: str | None,
+    only: str | None,
     task_id: str | None,
     priority: int,
     stop_after: int | None,
@@ -158,21 +172,44 @@ def _request(
     elif path.is_file():
         scenario = load(path)
         if scenario.tasks is not None:
-            tell(err, f"polar: {path}: tasks: a task set is not submitted whole: submit one task each", style="red")
-            raise typer.Exit(BAD_USAGE)
+            raise _refused(f"{path} is a set of tasks: {TASK_SETS}")
         inline = scenario.model_dump(mode="json", exclude_unset=True, exclude={"path", "instruction_file"})
         inline["instruction"] = scenario.instruction_text
         fields = {"scenario": inline, "num_samples": scenario.samples}
+    elif path.is_dir() and not _comes_with_polar(task):
+        raise _refused(
+            f"{task} is a folder: name a scenario file; for a task set (Harbor, SWE-bench, JSONL) {TASK_SETS}"
+        )
+    elif "/" in task or path.suffix in FILES:
+        raise _refused(f"{task}: no such file; a scenario that the gateways know is named without folder and suffix")
     else:
         fields = {"scenario": task}
+    if only is not None and not isinstance(fields["scenario"], str):
+        raise _refused(f"--only picks from a task set, and {path} is one task; for a task set {TASK_SETS}")
     given = {"num_samples": samples, "task_id": task_id, "stop_after": stop_after, "priority": priority or None}
     fields |= {name: value for name, value in given.items() if value is not None}
     if harness:
         fields["changes"] = {**fields.get("changes", {}), "harness": harness}
+    if only is not None:
+        fields["changes"] = {**fields.get("changes", {}), "tasks": {"only": [only]}}
     return TaskRequest.model_validate(fields)
 
 
+def _refused(why: str) -> typer.Exit:
+    tell(err, f"polar: {why}", style="red")
+    return typer.Exit(BAD_USAGE)
+
+
+def _comes_with_polar(name: str) -> bool:
+    try:
+        return bool(bundled(name))
+    except ScenarioError:
+        return False
+
+
 def _watch(client: Any, task: Task, *, quiet: bool) -> Task:
+    if (stands := client.task(task.task_id)).status not in ENDED and stands.status_reason:
+        tell(err, f"{task.task_id}: {stands.status_reason}")
     if quiet or not out.is_terminal:
         return client.wait(task.task_id)  # type: ignore[no-any-return]  # a client of either kind
     with Live(_table([task]), console=out, refresh_per_second=2, transient=True) as live:
@@ -183,7 +220,8 @@ def _watch(client: Any, task: Task, *, quiet: bool) -> Task:
     return client.task(task.task_id)  # type: ignore[no-any-return]
 
 
-def _table(tasks: list[Task]) -> Table:
+def _table(tasks: list[Task]) -> Group:
+    """A row a task, and a line for each that says why it stands as it does."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("task", overflow="fold")
     for name in ("status", "samples", "done", "usable", "live", "reward"):
@@ -195,14 +233,15 @@ def _table(tasks: list[Task]) -> Table:
         table.add_row(
             task.task_id, task.status, str(task.num_samples), str(done), str(counts.usable), str(counts.live), reward
         )
-    return table
+    whys = [Text(printable(f"{task.task_id}: {task.status_reason}")) for task in tasks if task.status_reason]
+    return Group(table, *whys)
 
 
 def _line(result: Result) -> str:
     session = result.session
     reward = "-" if session.reward is None else f"{session.reward:g}"
-    why = f": {session.status_reason}" if session.status_reason else ""
+    why = f": {session.status_reason}" if session.status_reason not in (None, session.status) else ""
     return (
-        f"sample {session.sample}: {session.status}{why}, {result.calls} calls, "
-        f"{result.trained_tokens or 0} trained tokens, reward {reward}  {session.session_id}"
+        f"sample {session.sample}: {session.status}{why}, {many(result.calls, 'call')}, "
+        f"{many(result.trained_tokens or 0, 'trained token')}, reward {reward}  {session.session_id}"
     )

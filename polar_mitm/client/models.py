@@ -147,6 +147,7 @@ class Task(Received):
     group_id: str
     status: TaskStatus
     status_reason: str | None = None
+    """Why it ended as it did; while samples are in line, what no gateway has that they need."""
     num_samples: int
     samples: Counts
     attempts: int

@@ -23,7 +23,7 @@ class ApiError(RolloutError):
     """The server's own refusal."""
 
     def __init__(self, status: int, code: str, message: str, field: str | None = None) -> None:
-        super().__init__(f"{field}: {message}" if field else message)
+        super().__init__(f"{field}: {message}" if field and not message.startswith(f"{field}:") else message)
         self.status = status
         self.code = code
         """`not_found`, `conflict`, `invalid`, `unauthorized`, `too_large`, `unavailable`, ..."""

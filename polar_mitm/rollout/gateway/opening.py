@@ -46,7 +46,7 @@ class Opening:
         """Raises CannotOpen, ScenarioError, HarnessMissing and OSError."""
         scenario = await asyncio.to_thread(self._scenario, assignment)
         instruction, data = assignment.instruction, dict(assignment.data)
-        if scenario.tasks is not None and scenario.tasks.file is None:
+        if scenario.tasks is not None and (scenario.tasks.file is None or instruction is None):
             scenario, given = await asyncio.to_thread(_one_of, scenario)
             instruction, data = instruction or given.instruction, given.data | data
         harness, sandbox = RUNNABLE[scenario.harness], SANDBOXES[scenario.sandbox]
@@ -81,10 +81,7 @@ class Opening:
         """Its fields come in the assignment, or it names a file that this gateway has."""
         changes: dict[str, object] = dict(assignment.changes)
         if isinstance(assignment.scenario, str):
-            scenario = load(self._named(assignment.scenario), changes)
-            if scenario.tasks is not None and scenario.tasks.file is not None and assignment.instruction is None:
-                raise CannotOpen(f"scenario {scenario.name} is a set of tasks: say which, by `instruction` and `data`")
-            return scenario
+            return load(self._named(assignment.scenario), changes)
         path = self.assignments / f"{assignment.session_id}.yaml"
         fields = dict(assignment.scenario)
         if assignment.instruction is not None:
@@ -107,9 +104,9 @@ class Opening:
 
 
 def _one_of(scenario: Scenario) -> tuple[Scenario, Task]:
-    """Of Harbor tasks or SWE-bench rows."""
+    """Of a task set."""
     match work_of(scenario):
         case [(made, [task])]:
             return made, task
-    what = "expected one task: a task request is one; name it with tasks.only"
+    what = "expected one task: a task request is one; name it, by --only or `changes: {tasks: {only: [ID]}}`"
     raise ScenarioError(scenario.path, None, "tasks", what)

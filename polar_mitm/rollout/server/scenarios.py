@@ -12,6 +12,15 @@ THERE = Path("task.yaml")
 """Stands for the file that a scenario sent as fields has not."""
 
 
+MENDS = {
+    "tasks": "a request is one task and its files are not here: name a scenario of the gateways' --scenarios folder "
+    'that has the task set, and pick one by `changes: {"tasks": {"only": [ID]}}`',
+    "instruction_file": "a file of yours is not here: send what it says as `instruction`",
+    "path": "a file of yours is not here: leave it out",
+}
+"""Fields that name files, and what to do instead."""
+
+
 class ScenarioRefused(Exception):
     """The scenario cannot be run; `field` is a dotted path in the request."""
 
@@ -30,9 +39,9 @@ def lane_of(request: TaskRequest) -> Lane:
     if request.instruction is not None:
         fields = {k: v for k, v in fields.items() if k not in ("instruction_file", "tasks")}
         fields["instruction"] = request.instruction
-    for name in ("instruction_file", "tasks", "path"):
+    for name in MENDS:
         if name in fields:
-            raise ScenarioRefused(f"scenario.{name}", "a file of yours is not here: send what it says as `instruction`")
+            raise ScenarioRefused(f"scenario.{name}", MENDS[name])
     try:
         scenario = Scenario.model_validate(fields | {"path": THERE})
     except ValidationError as error:

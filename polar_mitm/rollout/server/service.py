@@ -28,6 +28,7 @@ from polar_mitm.rollout.server.metrics import Metrics
 from polar_mitm.rollout.server.policy import Policies
 from polar_mitm.rollout.server.scenarios import lane_of
 from polar_mitm.rollout.server.settings import Settings
+from polar_mitm.rollout.server.waiting import missing
 from polar_mitm.rollout.server.wire import Wire
 from polar_mitm.rollout.store import reports
 from polar_mitm.rollout.store.clock import Clock
@@ -61,7 +62,7 @@ class Service:
         self.broadcast = Broadcast()
         self.database = Database(settings.database)
         self.writer = Writer(self.database, self.clock, self._happened, self._reconnected)
-        self.reads = Reads(self.database.engine)
+        self.reads = Reads(self.database.engine, lambda lane: missing(lane, self.board.nodes.values()))
         self.metrics = Metrics(self.board, self.writer)
         self.wire = Wire(settings.token)
         self.dispatcher = Dispatcher(

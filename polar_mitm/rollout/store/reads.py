@@ -3,7 +3,7 @@
 Each reads a few rows by an index, however many there are.
 """
 
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,8 +13,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from polar_mitm.client.models import CallbackView, Event, Result, Task, TaskStatus
 from polar_mitm.client.nodes import Registration
 from polar_mitm.json_text import loads
-from polar_mitm.rollout.store.entries import Assigned, Queued
-from polar_mitm.rollout.store.rows import callback_of, event_of, queued_of, result_of, task_of
+from polar_mitm.rollout.store.entries import Assigned, Lane, Queued
+from polar_mitm.rollout.store.rows import callback_of, event_of, lane_of, queued_of, result_of, task_of
 from polar_mitm.rollout.store.tables import callbacks, events, gateways, requests, results, sessions, tasks
 
 OPEN_STATES = ("queued", "live")
@@ -23,6 +23,8 @@ OPEN_STATES = ("queued", "live")
 @dataclass(slots=True)
 class Reads:
     engine: AsyncEngine
+    missing: Callable[[Lane], str | None] = lambda _: None
+    """Why no gateway can take what stands in a lane."""
 
     async def tasks(
         self, *, status: TaskStatus | None, group_id: str | None, before: int | None, limit: int
@@ -37,7 +39,7 @@ class Reads:
             asked = asked.where(tasks.c.id < before)
         rows = await self._rows(asked)
         live = await self._live([row.task_id for row in rows if row.open])
-        return [(row.id, task_of(row, live.get(row.task_id, 0))) for row in rows]
+        return [(row.id, self._shown(row, live)) for row in rows]
 
     async def task(self, task_id: str, *, body: bool = True) -> Task | None:
         asked = select(tasks, requests.c.body).join(requests, requests.c.task_id == tasks.c.task_id)
@@ -47,7 +49,7 @@ class Reads:
         if not rows:
             return None
         live = await self._live([task_id] if rows[0].open else [])
-        return task_of(rows[0], live.get(task_id, 0), rows[0].body if body else None)
+        return self._shown(rows[0], live, rows[0].body if body else None)
 
     async def request(self, task_id: str) -> str | None:
         """As JSON."""
@@ -145,6 +147,12 @@ class Reads:
     async def gateways(self) -> list[tuple[Registration, Row[Any]]]:
         rows = await self._rows(select(gateways))
         return [(Registration.model_validate(loads(row.registration)), row) for row in rows]
+
+    def _shown(self, row: Row[Any], live: dict[str, int], body: str | None = None) -> Task:
+        task = task_of(row, live.get(row.task_id, 0), body)
+        if task.samples.queued and task.status_reason is None:
+            task.status_reason = self.missing(lane_of(row.lane))
+        return task
 
     async def _live(self, task_ids: Sequence[str]) -> dict[str, int]:
         if not task_ids:

@@ -1,6 +1,7 @@
 """A gateway as a whole, against a stand-in for the rollout server and for the engine."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -50,6 +51,7 @@ class Rig:
             engine_urls=[self.vllm.url],
             state=self.state,
             name="gw",
+            scenarios=self.state.parent / "scenarios",
             workers=Workers(1, 1, 1, 1, 1),
         )
         async with pool_of(settings) as engine:
@@ -93,6 +95,26 @@ async def test_a_session_is_run_reported_and_let_go_of(rig: Rig) -> None:
         assert list(node.sessions.iterdir()) == []
         assert list(node.assignments.iterdir()) == []
     assert rig.server.left == [node.incarnation]
+
+
+async def test_one_task_of_a_set_in_the_scenarios_folder_is_run_by_its_id(rig: Rig) -> None:
+    folder = rig.state.parent / "scenarios"
+    folder.mkdir()
+    (folder / "rows.jsonl").write_text('{"q": "one"}\n{"q": "two"}\n')
+    fields = {k: v for k, v in scenario(0).items() if k != "instruction"} | {
+        "tasks": {"file": "rows.jsonl", "instruction": "q", "id": "q"}
+    }
+    (folder / "set.yaml").write_text(json.dumps(fields))
+    async with rig.node() as node:
+        for reports, only in ((1, {"only": ["two"]}), (2, {})):
+            given = assignment(f"ses_{reports}", incarnation=node.incarnation)
+            asked = given.model_copy(update={"scenario": "set", "changes": {"tasks": only}})
+            async with httpx.AsyncClient(headers={"Authorization": f"Bearer {TOKEN}"}) as client:
+                await client.post(f"{node.url}/v1/sessions", json=asked.model_dump(mode="json"))
+            await rig.until(lambda reports=reports: len(rig.server.reports) == reports)  # type: ignore[misc]
+        picked, whole = rig.server.reports
+    assert (picked["status"], picked["reward"]) == ("completed", 1.0), picked
+    assert (whole["status"], "--only" in whole["status_reason"]) == ("error", True), whole
 
 
 async def test_a_session_over_its_running_clock_is_reported_with_what_there_is(rig: Rig) -> None:

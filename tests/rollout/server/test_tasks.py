@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.rollout.fake_gateway import FakeGateway, completes
-from tests.rollout.server.conftest import On, eventually
+from tests.rollout.server.conftest import SCENARIO, On, eventually
 
 
 async def test_a_task_becomes_so_many_sessions_and_completes_with_them(on: On) -> None:
@@ -190,3 +190,26 @@ async def test_tasks_are_listed_page_by_page(on: On) -> None:
     even = await on.get("/v1/tasks", group_id="even", status="queued")
     assert [task["task_id"] for task in even["items"]] == made[::2][::-1]
     assert all(task["metadata"] is None for task in even["items"])
+
+
+async def test_a_task_that_no_gateway_can_take_says_what_is_missing(on: On) -> None:
+    task = (await on.submit(scenario="nope"))["task_id"]
+
+    async def reason() -> str:
+        listed = (await on.get("/v1/tasks"))["items"][0]["status_reason"]
+        assert listed == (await on.task(task))["status_reason"]
+        return str(listed)
+
+    assert "none is here" in await reason()
+    async with FakeGateway(on.client, registration={"scenarios": ["hello"]}, work=completes) as gateway:
+        assert (await reason()).startswith("waiting for a gateway that knows the scenario 'nope'")
+        assert not gateway.asked
+        gateway.registration["scenarios"].append("nope")
+        await gateway.register()
+        assert (await on.ended(task))["status_reason"] is None
+
+
+async def test_a_task_set_is_refused_with_the_way_to_submit_one(on: On) -> None:
+    reply = await on.client.post("/v1/tasks", json={"scenario": SCENARIO | {"tasks": {"harbor": "tasks"}}})
+    assert (reply.status_code, reply.json()["error"]["field"]) == (422, "scenario.tasks")
+    assert "--scenarios" in reply.json()["error"]["message"]
