@@ -20,6 +20,13 @@ __all__ = ["engine_url"]
 type Staged = Callable[..., AbstractAsyncContextManager[Stage]]
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What asks the real engine is done by one process, for some tests hold the engine still; else a file is."""
+    for item in items:
+        asks = "engine_url" in getattr(item, "fixturenames", ())
+        item.add_marker(pytest.mark.xdist_group("engine" if asks else str(item.path)))
+
+
 @pytest.fixture(scope="session")
 def shared_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One POLAR_HOME for all tests of the proxy: its certificate authority takes a second to make."""
