@@ -1,8 +1,8 @@
 """Retries that an SDK marks: one sample, one answer for all, and a record of each; what is no such retry is sampled."""
 
 import asyncio
-import re
 import gc
+import re
 import weakref
 from dataclasses import replace
 from typing import Any
