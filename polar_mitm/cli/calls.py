@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from polar_mitm.capture.find import find_calls
+from polar_mitm.capture.folder import SessionFileError, SessionFolder
 from polar_mitm.capture.forms import text_of
 from polar_mitm.capture.reader import CallReader, read_calls
 from polar_mitm.capture.record import Call
@@ -18,6 +19,7 @@ from polar_mitm.cli.sessions import Captures, close_dead
 from polar_mitm.cli.shell import BAD_USAGE, JsonFlag, err, exit_codes, out, print_json, tell
 from polar_mitm.cli.tables import call_row, calls_table, not_carried
 from polar_mitm.cli.vocabularies import EngineUrl, Tokenizer, vocabulary_for
+from polar_mitm.trajectory.digest import whose
 
 _WHY_TORN: Final = "its process was killed in the middle of it, or is writing it now"
 
@@ -85,10 +87,19 @@ def _table(rows_of: Mapping[Path, Sequence[dict[str, Any]]], *, json: bool) -> N
         print_json({str(path): rows for path, rows in rows_of.items()})
         return
     for path, rows in rows_of.items():
-        tell(out, f"{path}", style="bold")
+        tell(out, f"{path}  {_whose(path)}".rstrip(), style="bold")
         out.print(calls_table(rows))
         if lost := not_carried(rows):
             tell(out, "the model was not given: " + ", ".join(f"{field} x{count}" for field, count in lost.items()))
+
+
+def _whose(path: Path) -> str:
+    """Empty for a copy, and where the session's record can't be read: its calls are shown all the same."""
+    try:
+        record = SessionFolder(path).load()
+    except (OSError, SessionFileError):
+        return ""
+    return whose(record.scenario, record.sample, record.harness)
 
 
 def _find(files: Sequence[Path], name: str) -> tuple[Call, str]:

@@ -72,10 +72,12 @@ def many(number: int, thing: str) -> str:
 
 
 def calls_table(rows: Iterable[dict[str, Any]]) -> Table:
-    """A row a call, numbered from 1. `lost` counts what the model was not given; `--json` names it."""
+    """A row a call, numbered from 1. `omitted` counts what the model was not given; `--json` names it."""
     table = Table(box=None, pad_edge=False, header_style="bold", expand=True)
-    for name in ("call", "prompt", "response", "logprob", "finish", "valid", "lost", "seconds"):
-        table.add_column(name, justify="left" if name in ("finish", "valid") else "right", min_width=len(name))
+    for name in ("call", "prompt", "response", "logprob", "finish", "valid", "omitted", "seconds"):
+        table.add_column(
+            name, justify="left" if name in ("finish", "valid") else "right", min_width=max(map(len, name.split()))
+        )
     table.columns[4].min_width = len("tool_calls")
     table.add_column("what", no_wrap=True, ratio=1)
     for number, row in enumerate(rows, 1):

@@ -46,11 +46,13 @@ def show_session(console: Console, path: Path, digest: Digest) -> None:
 
 
 def show_run(console: Console, digests: Mapping[Path, Digest]) -> None:
-    """A row a session; its outcome is the reward, or why there is none."""
+    """A row a session, under it whose it is; its outcome is the reward, or why there is none."""
     table = _table("session", "outcome", "calls", "traces", "sampled", "trained")
     for digest in digests.values():
         table.add_row(
-            Text(visible(digest.session_id)),
+            Text(visible(digest.session_id)).append(
+                f"\n  {visible(digest.whose)}" if digest.whose else "", style="dim"
+            ),
             digest.status if digest.reward is None else f"reward {digest.reward:g}",
             f"{digest.calls:,}",
             f"{len(digest.traces):,}",
@@ -117,7 +119,7 @@ def _same_text(sides: Sequence[Sequence[int]], vocabulary: Vocabulary | None) ->
 def _facts(digest: Digest) -> str:
     reward = "no reward" if digest.reward is None else f"reward {digest.reward:g}"
     made = digest.builder if digest.rewritten == "fork" else f"{digest.builder}, {digest.rewritten}"
-    return ", ".join(filter(None, [digest.harness, digest.status, reward, made]))
+    return ", ".join(filter(None, [digest.whose, digest.status, reward, made]))
 
 
 def _show_ledger(console: Console, bins: Mapping[Bin, int] | Mapping[str, int], sampled: int) -> None:
@@ -131,7 +133,7 @@ def _table(*names: str) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in names:
         left = name in ("session", "outcome", "trace", "lineage", "begins because")
-        table.add_column(name, justify="left" if left else "right", no_wrap=name != "begins because")
+        table.add_column(name, justify="left" if left else "right", no_wrap=name not in ("session", "begins because"))
     return table
 
 

@@ -37,6 +37,7 @@ class Digest:
     rewritten: str
     harness: str | None
     scenario: str | None
+    sample: int | None
     calls: int
     traces: list[TraceDigest]
     relations: dict[Relation, int]
@@ -46,6 +47,10 @@ class Digest:
     reasons: list[tuple[Bin, str, int]]
     """Why tokens ended in their bin, how many for this reason; the most first."""
     breaks: list[Break]
+
+    @property
+    def whose(self) -> str:
+        return whose(self.scenario, self.sample, self.harness)
 
     @classmethod
     def of(cls, trajectory: Trajectory) -> "Digest":
@@ -61,6 +66,7 @@ class Digest:
             rewritten=trajectory.rewritten,
             harness=trajectory.harness,
             scenario=trajectory.scenario,
+            sample=trajectory.sample,
             calls=len({entry.call_id for entry in trajectory.ledger.entries}),
             traces=[_digest(trace) for trace in trajectory.traces],
             relations=dict(trajectory.relations),
@@ -69,6 +75,11 @@ class Digest:
             reasons=[(name, reason, tokens) for (name, reason), tokens in reasons.most_common() if tokens],
             breaks=list(trajectory.breaks),
         )
+
+
+def whose(scenario: str | None, sample: int | None, harness: str | None) -> str:
+    """`hello, sample 3, pi`: what tells a session from the others of its run, as far as it is known."""
+    return ", ".join(filter(None, [scenario, None if sample is None else f"sample {sample}", harness]))
 
 
 def number(trace_id: str) -> str:

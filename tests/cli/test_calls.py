@@ -34,6 +34,15 @@ def test_what_was_not_carried_stands_under_the_table_by_how_often(tmp_path: Path
     assert "title: " in shown
 
 
+def test_a_session_is_headed_by_whose_it_is(tmp_path: Path) -> None:
+    write(tmp_path)
+    record = SessionRecord(session_id="ses_1", started_at=1.0, status="completed", scenario="hello", sample=3)
+    record.harness = "pi"
+    SessionFolder(tmp_path / "ses_1").write(record)
+    result = CliRunner().invoke(app, ["calls", str(tmp_path)], env={"COLUMNS": "80"})
+    assert result.stdout.startswith(f"{tmp_path / 'ses_1'}  hello, sample 3, pi\n")
+
+
 def test_a_session_that_lost_nothing_has_no_such_line(tmp_path: Path) -> None:
     with CallLog(tmp_path / "calls.jsonl", durability="none") as log:
         call = make_call("one")

@@ -47,6 +47,7 @@ def test_a_run_is_a_row_a_session_with_totals_and_fits_80_columns(tmp_path: Path
     assert "2 sessions, 12 calls" in shown
     assert "ses_01a22b3b7834aae3c2d6f41db7  reward 1" in shown
     assert "breaks  arguments_rerendered 2" in shown
+    assert sum(line.strip().endswith("pi") for line in shown.splitlines()) == 2
     assert all(len(line) <= 80 for line in shown.splitlines()) and "…" not in shown
 
 
