@@ -133,7 +133,7 @@ def run(
             for line in outcome_lines(outcomes):
                 tell(out, line)
         else:
-            out.print(summary_table(rows))
+            out.print(summary_table(rows, out.width))
             _tell_more(out_folder, unfinished=any(outcome.session.status in UNFINISHED for outcome in outcomes))
     if any(outcome.session.status != "completed" for outcome in outcomes):
         raise typer.Exit(FAILED)

@@ -1,5 +1,6 @@
 """`polar recover` and `polar seal`: what is done to sessions that lie on the disk; and how commands find them."""
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -31,9 +32,14 @@ def close_dead(path: Path, *, lost: bool = False) -> list[Met]:
 
 
 def recover_command(path: Sessions, json: JsonFlag = False) -> None:
-    """Close sessions whose process ended without closing them."""
+    """Close sessions whose process ended without closing them, and remove the containers and images they left."""
+    from polar_mitm.rollout.resume import sweep  # all sandboxes: who only looks at calls need not wait for them
+
     with exit_codes():
         met = close_dead(path, lost=True)
+        for session in find_sessions(path):
+            with suppress(SessionFileError, FileNotFoundError):  # told by close_dead
+                sweep(session.load())
     if json:
         print_json(
             [{"folder": str(m.folder.path), "closed": m.closed is not None, "trouble": m.trouble or None} for m in met]

@@ -72,9 +72,7 @@ def take_up(out: Path) -> Kept:
         if not folder.record.exists() and not folder.calls.exists():
             continue  # killed before it wrote anything
         session = recover(path)
-        if session.incomplete and (sandbox := SANDBOXES.get(session.sandbox or "")):
-            sandbox.sweep(session.session_id)
-            scratch.sweep(session.session_id)
+        sweep(session)
         if session.sample is None:
             continue
         sample = Kept.key(Cell.of_session(session), session.task_id or "", session.sample)
@@ -82,6 +80,13 @@ def take_up(out: Path) -> Kept:
         if session.status in DONE and not session.incomplete:
             kept.done.setdefault(sample, Outcome.of(path))
     return kept
+
+
+def sweep(session: SessionRecord) -> None:
+    """End what a session whose process was killed left running, and remove its containers, their images and folders."""
+    if session.incomplete and (sandbox := SANDBOXES.get(session.sandbox or "")):
+        sandbox.sweep(session.session_id)
+        scratch.sweep(session.session_id)
 
 
 @contextmanager

@@ -27,6 +27,8 @@ class Row:
     pass_at_1: float | None
     pass_at_k: float | None
     """The chance that of k graded samples of a task at least one has passed; tasks with less than k do not count."""
+    k: int | None
+    """None where it was not given and tasks have different numbers of graded samples."""
     mean_reward: float | None
     standard_error: float | None
     """Of the mean: over tasks, or over the samples of a single task; None for less than two."""
@@ -68,6 +70,7 @@ def _row(cell: Cell, members: Sequence[Outcome], k: int | None) -> Row:
         passed=sum(reward >= PASS for reward in rewards),
         pass_at_1=_mean([_pass_at(1, of_task) for of_task in tasks.values()]),
         pass_at_k=_mean([_pass_at(k or len(of_task), of_task) for of_task in tasks.values()]),
+        k=k or (len(next(iter(tasks.values()))) if len({len(of_task) for of_task in tasks.values()}) == 1 else None),
         mean_reward=_mean(means),
         standard_error=_standard_error([mean for mean in means if mean is not None] if len(means) > 1 else rewards),
         calls=sum(session.calls for session in sessions),

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
@@ -10,6 +11,7 @@ from polar_mitm.capture.folder import SessionFolder, SessionRecord
 from polar_mitm.capture.reader import read_calls
 from polar_mitm.capture.session import SessionLog
 from polar_mitm.cli import app
+from polar_mitm.rollout import resume
 from tests.capture.samples import SYSTEM, make_call, user
 
 
@@ -45,6 +47,21 @@ def test_recover_goes_on_past_a_session_that_it_can_not_close(tmp_path: Path) ->
     bad, dead = json.loads(result.stdout)
     assert "bad/session.json: session_id: Field required" in bad["trouble"]
     assert (bad["closed"], dead["closed"], dead["trouble"]) == (False, True, None)
+
+
+def test_recover_removes_what_the_sandboxes_of_dead_sessions_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    swept: list[str] = []
+    monkeypatch.setitem(resume.SANDBOXES, "container", SimpleNamespace(sweep=swept.append))
+    dead, running, closed = (session(tmp_path, name) for name in ("dead", "running", "closed"))
+    for log in (dead, running, closed):
+        log.folder.write(log.folder.load().model_copy(update={"sandbox": "container"}))
+    abandon(dead)
+    closed.close("completed")
+    CliRunner().invoke(app, ["calls", str(tmp_path)])
+    assert (CliRunner().invoke(app, ["recover", str(tmp_path)]).exit_code, swept) == (0, ["dead"])
+    running.close("completed")
 
 
 def test_seal_compresses_closed_sessions_and_back(tmp_path: Path) -> None:

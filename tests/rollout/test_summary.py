@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
 from polar_mitm.capture.folder import SessionRecord
+from polar_mitm.cli.summary import summary_table
 from polar_mitm.rollout.outcome import Outcome
 from polar_mitm.rollout.summary import pass_at, summary
 
@@ -73,3 +75,26 @@ def test_tasks_count_alike_however_often_each_was_sampled() -> None:
     assert (row.tasks, row.samples, row.cell.scenario) == (2, 4, "t")
     assert (row.pass_at_1, row.mean_reward, row.standard_error) == (0.5, 0.5, 0.5)
     assert summary(outcomes, k=3)[0].pass_at_k == 1.0  # of the one task with three samples
+
+
+def printed(outcomes: list[Outcome], width: int) -> str:
+    console = Console(width=width)
+    with console.capture() as captured:
+        console.print(summary_table(summary(outcomes), width))
+    return captured.get()
+
+
+def test_no_column_of_the_table_is_cut_and_those_left_out_are_named() -> None:
+    outcomes = [outcome(1.0, task=f"write_file/{number}", harness="mini-swe-agent", calls=4321) for number in range(12)]
+    narrow, wide = printed(outcomes, 80), printed(outcomes, 120)
+    assert "\u2026" not in narrow + wide
+    assert all(len(line) <= 80 for line in narrow.splitlines())
+    assert "left out, for a wider terminal or --json: +-" in narrow and " s" in narrow.splitlines()[0]
+    assert "left out" not in wide and " tokens " in wide
+
+
+def test_the_table_says_which_k_it_is() -> None:
+    assert "pass@2" in printed([outcome(1.0), outcome(0.0)], 120)
+    assert printed([outcome(1.0)], 120).count("pass@") == 1
+    mixed = printed([outcome(1.0), outcome(0.0), outcome(1.0, harness="codex")], 120)
+    assert "pass@k" in mixed and "1.00 @2" in mixed and "1.00 @1" in mixed
