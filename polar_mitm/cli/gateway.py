@@ -2,13 +2,16 @@
 
 import socket
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from polar_mitm.cli.log_lines import show_log
-from polar_mitm.cli.shell import EXTRA, NOT_READY, err, exit_codes, out, run_async, tell
+from polar_mitm.cli.shell import EXTRA, NOT_READY, default_engine_urls, err, exit_codes, out, run_async, tell
 from polar_mitm.rollout.server.settings import SettingsError, secret
+
+if TYPE_CHECKING:
+    from polar_mitm.engine.pool import EnginePool
 
 app = typer.Typer(help="A node that runs sessions for a rollout server.", no_args_is_help=True, add_completion=False)
 
@@ -24,9 +27,12 @@ def gateway() -> None:
 def serve(
     server_url: Annotated[str, typer.Option("--server-url", help="The rollout server.")],
     engine_url: Annotated[
-        list[str],
-        typer.Option("--engine-url", help="A vLLM that answers the sessions' calls; may be given several times."),
-    ],
+        list[str] | None,
+        typer.Option(
+            "--engine-url",
+            help="A vLLM that answers the sessions' calls; may be given several times; $POLAR_ENGINE_URL.",
+        ),
+    ] = None,
     state: Annotated[Path, typer.Option(help="Folder of the sessions; it outlives the process.", file_okay=False)] = (
         Path("gateway")
     ),
@@ -60,8 +66,12 @@ def serve(
 
     show_log(quiet=("uvicorn", "mitmproxy", "asyncio"))
     with exit_codes():
-        engines = [("--engine-url", given) for given in engine_url]
-        for option, given in (("--server-url", server_url), *engines, ("--url", url)):
+        engine_urls = engine_url or default_engine_urls()
+        if not engine_urls:
+            raise SettingsError("no engine: name a vLLM with --engine-url, or set $POLAR_ENGINE_URL")
+        named = "--engine-url" if engine_url else "$POLAR_ENGINE_URL"
+        asked = [(named, given) for given in engine_urls]
+        for option, given in (("--server-url", server_url), *asked, ("--url", url)):
             if given is not None and not given.startswith(("http://", "https://")):
                 raise SettingsError(f"{option} {given!r}: expected a URL that begins with http:// or https://")
         token = secret("token", token_file, TOKEN)
@@ -70,7 +80,7 @@ def serve(
     settings = Settings(
         server_url=server_url,
         token=token,
-        engine_urls=engine_url,
+        engine_urls=engine_urls,
         state=state.absolute(),
         scenarios=scenarios.absolute() if scenarios else None,
         host=host,
@@ -85,7 +95,18 @@ def serve(
     async def main() -> None:
         async with pool_of(settings) as engines:
             model = engines.capabilities.model
-            told = f"gateway   {settings.name}, {running} sessions at once, model {model}"
+            many = f"runs {running} sessions at once, holds at most {settings.workers.capacity}"
+            told = f"gateway   {settings.name}, {many}, model {model}"
+            warn_of_silent(engines)
             await Node(settings, engines).serve(lambda at: tell(out, f"{told}\nlistens   {at}"))
 
     run_async(main, interrupted="the gateway has stopped; what it still holds is delivered by its next start")
+
+
+def warn_of_silent(engines: "EnginePool") -> None:
+    """Name each engine that no call can go to now."""
+    for engine in engines.policy.state().engines:
+        if not engine.healthy:
+            tell(
+                err, f"polar: the engine at {engine.url} is not used until it answers: {engine.trouble}", style="yellow"
+            )

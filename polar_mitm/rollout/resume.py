@@ -90,15 +90,19 @@ def sweep(session: SessionRecord) -> None:
 
 
 @contextmanager
-def held(out: Path, *, alone: bool) -> Iterator[None]:
-    """Hold the run folder: runs may share it, but who takes up a killed one needs it alone. Raises RunBusy, OSError."""
+def held(out: Path, *, alone: bool, gateway: bool = False) -> Iterator[None]:
+    """Hold the run folder, or a gateway's: runs may share it, but who takes up a killed one needs it alone.
+
+    Raises RunBusy and OSError.
+    """
     handle = os.open(out / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         try:
             fcntl.flock(handle, (fcntl.LOCK_EX if alone else fcntl.LOCK_SH) | fcntl.LOCK_NB)
         except BlockingIOError:
-            mend = "wait for it, or name another --out"
-            raise RunBusy(f"another run writes to {out}: {mend}") from None
+            if gateway:
+                raise RunBusy(f"another gateway uses {out}: stop it, or name another --state") from None
+            raise RunBusy(f"another run writes to {out}: wait for it, or name another --out") from None
         yield
     finally:
         os.close(handle)

@@ -58,6 +58,13 @@ async def test_tasks_sessions_and_stages_are_shown_as_they_are(
     await context.close()
 
 
+async def test_an_address_that_holds_the_token_is_as_good(browser: Browser, url: str) -> None:
+    page = await browser.new_page()
+    await page.goto(url.replace("http://", f"http://polar:{TOKEN}@"))
+    await page.get_by_role("status").filter(has_text="version").wait_for()
+    await page.close()
+
+
 async def test_a_server_that_is_gone_is_said(browser: Browser, url: str) -> None:
     context = await browser.new_context(http_credentials={"username": "any", "password": TOKEN})
     page = await context.new_page()

@@ -35,6 +35,15 @@ from polar_mitm.tasks.reading import bundled
 
 logger = logging.getLogger(__name__)
 
+OUTCOMES = {
+    "counts": "the result of its sample",
+    "again": "its sample is begun again",
+    "late": "kept beside the result that its sample has",
+    "duplicate": "reported before",
+    "unknown": "the server does not have it, and its folder stays",
+}
+"""What the server makes of a report, in words."""
+
 LEAVING_S = 20.0
 """What deliveries are given when the gateway stops; what is left is sent in its next life."""
 DELIVERIES = 16
@@ -78,7 +87,7 @@ class Node:
         for folder in (self.sessions, self.assignments):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         tokens, reason = self.engine.capabilities.tokens(settings.tokens)
-        with folder_held(settings.state, alone=True), bind(settings.host, settings.port) as bound:
+        with folder_held(settings.state, alone=True, gateway=True), bind(settings.host, settings.port) as bound:
             self.url = settings.url or address(bound, settings.host)
             self._kinds = await asyncio.to_thread(_kinds, settings.scenarios)
             await self.fitness.look()
@@ -149,7 +158,7 @@ class Node:
         if report is not None:
             async with self._delivering:
                 reported = await self.link.deliver(folder, assignment.task_id, report)
-            logger.info("session %s: %s, %s", session_id, report.status, reported.outcome)
+            logger.info("session %s: %s, %s", session_id, report.status, OUTCOMES[reported.outcome])
             if folder is not None:
                 keep = self.settings.keep or reported.outcome == "unknown"
                 try:

@@ -11,12 +11,15 @@ import pytest
 from typer.testing import CliRunner
 
 from polar_mitm.cli import app
+from polar_mitm.cli.gateway import warn_of_silent
+from polar_mitm.engine.pool import EnginePool
 from polar_mitm.rollout.gateway import fitness
 from polar_mitm.rollout.gateway.node import Node, pool_of
 from polar_mitm.rollout.gateway.problems import Displaced
 from polar_mitm.rollout.gateway.settings import Settings, Workers
 from polar_mitm.rollout.resume import RunBusy
 from tests.fakes.vllm import FakeVllm, Reply
+from tests.ports import free_port
 from tests.rollout.gateway.attempts import assignment
 from tests.rollout.gateway.fake_server import TOKEN, FakeServer
 
@@ -180,7 +183,7 @@ async def test_a_gateway_whose_name_another_took_ends(rig: Rig) -> None:
 
 async def test_two_gateways_never_share_a_state_folder(rig: Rig) -> None:
     async with rig.node() as node:
-        with pytest.raises(RunBusy):
+        with pytest.raises(RunBusy, match=r"another gateway uses .*--state"):
             await asyncio.wait_for(Node(node.settings, node.engine).serve(), PATIENCE_S)
 
 
@@ -194,6 +197,28 @@ async def test_without_room_or_an_engine_nothing_is_taken(rig: Rig, monkeypatch:
         monkeypatch.setattr(fitness, "MIN_FREE", 2**62)
         await rig.until(lambda: rig.server.beats[-1]["state"] == "draining")
         assert "MiB of room" in (node.pipeline.unfit or "")
+
+
+async def test_an_engine_that_is_silent_at_the_start_is_named(rig: Rig, capsys: pytest.CaptureFixture[str]) -> None:
+    dead = f"http://127.0.0.1:{free_port()}"
+    async with EnginePool.of([rig.vllm.url, dead]) as engines:
+        warn_of_silent(engines)
+    said = capsys.readouterr().err
+    assert f"the engine at {dead} is not used until it answers" in said
+    assert rig.vllm.url not in said
+
+
+@pytest.mark.parametrize(
+    ("urls", "word"), [("", "--engine-url"), ("http://127.0.0.1:1,nowhere", "$POLAR_ENGINE_URL 'nowhere'")]
+)
+def test_engines_are_those_of_the_environment_where_none_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, urls: str, word: str
+) -> None:
+    monkeypatch.setenv("POLAR_ENGINE_URL", urls)
+    given = ["gateway", "serve", "--server-url", "http://127.0.0.1:1", "--state", str(tmp_path / "state")]
+    run = CliRunner().invoke(app, given, env={"POLAR_ROLLOUT_TOKEN": TOKEN})
+    assert run.exit_code == 2
+    assert word in run.output
 
 
 @pytest.mark.parametrize("token", ["missing", "short", None])

@@ -10,10 +10,13 @@ let clock = null; // the server's
 let chosenTask = null;
 let chosenSession = null;
 
+// Without the user and password that the page's own address may have: fetch takes none.
+const here = location.origin + location.pathname.replace(/[^/]*$/, "");
+
 const at = (id) => document.getElementById(id);
 
 async function get(path) {
-  const response = await fetch(path, { headers: { Accept: "application/json" } });
+  const response = await fetch(here + path, { headers: { Accept: "application/json" } });
   if (!response.ok) throw new Error(`${path}: HTTP ${response.status}`);
   return response.json();
 }
@@ -97,7 +100,9 @@ function showRewards() {
   path.setAttribute("d", means.map((mean, place) => `${place ? "L" : "M"}${x(place).toFixed(1)} ${y(mean).toFixed(1)}`).join(""));
   at("rewards").replaceChildren(path);
   const last = means[means.length - 1];
-  at("rewards-note").textContent = `${rewards.length} rewards; the mean of the last ${width} is ${last.toFixed(2)}, drawn from ${low} to ${high}`;
+  const count = rewards.length === 1 ? "1 reward" : `${rewards.length} rewards`;
+  const mean = width === 1 ? "the last is" : `the mean of the last ${width} is`;
+  at("rewards-note").textContent = `${count}; ${mean} ${last.toFixed(2)}, drawn from ${low} to ${high}`;
 }
 
 async function readRewards() {
@@ -114,7 +119,7 @@ async function readRewards() {
 }
 
 function showGateways(gateways) {
-  const heads = [["name"], ["state"], ["held", "number"], ["capacity", "number"], ["stages"], ["policy"], ["last seen"]];
+  const heads = [["name"], ["state"], ["held", "number"], ["holds at most", "number"], ["stages"], ["policy"], ["last seen"]];
   table("gateways", heads, gateways.map((one) => [
     one.name, [one.state, one.state], one.held, one.capacity,
     Object.entries(one.stages).map(([stage, count]) => `${stage} ${count}`).join(", "),
@@ -152,7 +157,7 @@ async function showSession() {
   at("session-section").hidden = chosenSession === null;
   if (chosenSession === null || at("session-title").dataset.session === chosenSession) return;
   at("session-title").textContent = `Session ${chosenSession}`;
-  const answer = await fetch(`v1/sessions/${encodeURIComponent(chosenSession)}/files/trajectory.json`);
+  const answer = await fetch(`${here}v1/sessions/${encodeURIComponent(chosenSession)}/files/trajectory.json`);
   if (!answer.ok) {
     at("session-note").textContent = "it has no trajectory yet";
     table("turns", [["turn"]], []);
