@@ -97,6 +97,10 @@ ray-show: $(READY) ## gateways on a Ray cluster of four nodes: 120 sessions at o
 bench-scale: $(READY) ## what a session costs with 100 to 10,000 in line and 256 in flight; write docs/benchmarks.md and the plot
 	@$(BIN)/python -m bench.scale $(ARGS)
 
+.PHONY: bench-memory
+bench-memory: $(READY) ## whether sessions that are over stay in memory; write a section of docs/benchmarks.md
+	@$(BIN)/python -m bench.memory
+
 .PHONY: bench-live
 bench-live: $(READY) ## what sessions of real harnesses cost; write docs/figures/live.json: make bench-live URL=...
 	@$(BIN)/python -m bench.scaling.live $(URL)

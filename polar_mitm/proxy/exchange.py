@@ -233,11 +233,13 @@ class Exchange:
     def _answer(self, reply: ChatReply) -> Answer:
         if self.ask.stream:
             kind = self.provider.stream_type(self.ask)
-            return Answer(200, kind, self._stream(reply, 0), partial(self._stream, reply))
+            late = partial(_streamed, self.provider, self.ask, reply)  # not the exchange, which holds this answer
+            return Answer(200, kind, late(0), late)
         return Answer(200, "application/json", dumps(self.provider.render(self.ask, reply)))
 
-    def _stream(self, reply: ChatReply, opened: int) -> bytes:
-        return b"".join(self.provider.stream(self.ask, reply, opened=opened))
+
+def _streamed(provider: Provider, ask: Ask, reply: ChatReply, opened: int) -> bytes:
+    return b"".join(provider.stream(ask, reply, opened=opened))
 
 
 class Repeat(Exchange):
