@@ -132,7 +132,8 @@ def test_a_folder_without_sessions_is_bad_usage(tmp_path: Path) -> None:
 
 def test_a_file_is_no_folder_of_sessions(run: Path) -> None:
     result = polar(run / "ses_fix_0" / "calls.jsonl", "-f", "jsonl")
-    assert result.exit_code == 2 and "is a file" in result.stderr
+    words = " ".join(result.stderr.replace("│", " ").split())
+    assert result.exit_code == 2 and "is a file" in words
 
 
 def test_a_newer_schema_is_refused_and_nothing_is_written(tmp_path: Path) -> None:
