@@ -20,6 +20,7 @@ __all__ = ["engine_url"]
 type Staged = Callable[..., AbstractAsyncContextManager[Stage]]
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What asks the real engine is done by one process, for some tests hold the engine still; else a file is."""
     for item in items:
