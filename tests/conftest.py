@@ -20,12 +20,10 @@ __all__ = ["engine_url"]
 type Staged = Callable[..., AbstractAsyncContextManager[Stage]]
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the marks
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_itemcollected(item: pytest.Item) -> None:
     """What asks the real engine is done by one process, for some tests hold the engine still; else a file is."""
-    for item in items:
-        asks = "engine_url" in getattr(item, "fixturenames", ())
-        item.add_marker(pytest.mark.xdist_group("engine" if asks else str(item.path)))
+    asks = "engine_url" in getattr(item, "fixturenames", ())
+    item.add_marker(pytest.mark.xdist_group("engine" if asks else item.nodeid.partition("::")[0]))
 
 
 @pytest.fixture(scope="session")
