@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 UV := 0.13.9
 HARNESSES := pi pi-frozen claude-code codex qwen-code gemini-cli opencode mini-swe-agent
-PYTEST = $(BIN)/python -m pytest --numprocesses logical --maxprocesses 4 --dist loadgroup
+PYTEST = $(BIN)/python -m pytest --numprocesses logical --maxprocesses 4
 UV_INSTALL := $(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps
 
 # The first interpreter of at least 3.12 that really runs: a pyenv shim can exist and still refuse.

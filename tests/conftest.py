@@ -10,6 +10,8 @@ from typing import cast
 
 import pytest
 from mitmproxy import certs
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
 
 from polar_mitm.prompts import Tokens
 from tests.live_engine import engine_url
@@ -20,10 +22,19 @@ __all__ = ["engine_url"]
 type Staged = Callable[..., AbstractAsyncContextManager[Stage]]
 
 
-def pytest_itemcollected(item: pytest.Item) -> None:
-    """What asks the real engine is done by one process, for some tests hold the engine still; else a file is."""
-    asks = "engine_url" in getattr(item, "fixturenames", ())
-    item.add_marker(pytest.mark.xdist_group("engine" if asks else item.nodeid.partition("::")[0]))
+AT_THE_ENGINE = ("tests/live/", "tests/conformance/", "tests/wire/test_oracle.py", "tests/harbor/test_harness.py")
+
+
+class ByFile(LoadScopeScheduling):
+    """A file is done by one process, and all that asks the real engine by one: some of it holds the engine still."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        return "the engine" if file.startswith(AT_THE_ENGINE) else file
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByFile:
+    return ByFile(config, log)
 
 
 @pytest.fixture(scope="session")
