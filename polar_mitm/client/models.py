@@ -5,8 +5,18 @@ checked strictly; what is received may have fields that this version does not kn
 """
 
 from typing import Annotated, Any, Final, Literal
+from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, JsonValue, StringConstraints, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    FiniteFloat,
+    JsonValue,
+    StringConstraints,
+    field_validator,
+    model_validator,
+)
 
 type Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$")]
 """Letters, digits, `.`, `_`, `:`, `-`; at most 128. It stands in paths of URLs and in names of folders."""
@@ -84,6 +94,14 @@ class Callback(Sent):
 
     url: Annotated[str, StringConstraints(pattern=r"^https?://[\x21-\x7e]+$", max_length=2048)]
     events: list[Literal["task.finished", "session.finished"]] = Field(default=["task.finished"], min_length=1)
+
+    @field_validator("url")
+    @classmethod
+    def _names_a_host(cls, url: str) -> str:
+        parts = urlsplit(url)  # raises ValueError for what is no address
+        if not parts.hostname or parts.port == 0:  # so does a port that is no number, or too large a one
+            raise ValueError("an address names a host, and a port from 1 to 65535 if any")
+        return url
 
 
 class TaskRequest(Sent):
