@@ -1,7 +1,7 @@
 """python -m bench.scaling [--harness claude-code] [--calls 40] ...: write docs/scaling.md from docs/figures.
 
-The figures are written by `make bench-scale` and `make bench-live`. Exit code 1 when the simulation and the arithmetic,
-or the simulation and the measured run, do not agree.
+The figures are written by `make bench-scale` and `make bench-live`. Exit code 1 when simulation and arithmetic do not
+agree, or the simulation takes longer than the run that was measured.
 """
 
 import argparse
@@ -20,8 +20,6 @@ CORES = 2
 """Of the machine that the figures come from."""
 CLOSE = 0.1
 """How far arithmetic and simulation may be apart, of a whole."""
-NEAR = 0.5
-"""The same for simulation and measured run, of which the benchmark's own engine and trainer are a part."""
 GIB, TIB = 1 << 30, 1 << 40
 TEMPLATE = Path(__file__).with_name("page.md")
 
@@ -92,9 +90,10 @@ def main() -> int:
     apart = [abs(seen.busy - want.server_busy) / want.server_busy for want, seen in fleets if want.server_busy < 1]
     share = gateway_share(costs, load) / session_s(load, speed)
     apart += [abs(seen.busy - agents * share) / (agents * share) for agents, seen in cells if agents * share < 1]
-    off = [abs(again - line["wall_s"]) / line["wall_s"] for line, again in runs]
-    print(f"arithmetic and simulation are {max(apart):.0%} apart at most, simulation and measured runs {max(off):.0%}")
-    return 1 if max(apart) > CLOSE or max(off) > NEAR else 0
+    share = [again / line["wall_s"] for line, again in runs]
+    print(f"arithmetic and simulation are {max(apart):.0%} apart at most; the simulated runs take", end=" ")
+    print(f"{min(share):.0%} to {max(share):.0%} of the measured ones, which had other work beside them")
+    return 1 if max(apart) > CLOSE or max(share) > 1 + CLOSE else 0
 
 
 def _again(line: dict[str, float], costs: Costs) -> float:
