@@ -90,10 +90,10 @@ def main() -> int:
     apart = [abs(seen.busy - want.server_busy) / want.server_busy for want, seen in fleets if want.server_busy < 1]
     share = gateway_share(costs, load) / session_s(load, speed)
     apart += [abs(seen.busy - agents * share) / (agents * share) for agents, seen in cells if agents * share < 1]
-    share = [again / line["wall_s"] for line, again in runs]
+    took = [again / line["wall_s"] for line, again in runs]
     print(f"arithmetic and simulation are {max(apart):.0%} apart at most; the simulated runs take", end=" ")
-    print(f"{min(share):.0%} to {max(share):.0%} of the measured ones, which had other work beside them")
-    return 1 if max(apart) > CLOSE or max(share) > 1 + CLOSE else 0
+    print(f"{min(took):.0%} to {max(took):.0%} of the measured ones, which had other work beside them")
+    return 1 if max(apart) > CLOSE or max(took) > 1 + CLOSE else 0
 
 
 def _again(line: dict[str, float], costs: Costs) -> float:
