@@ -183,6 +183,15 @@ async def test_an_answer_is_held_against_the_expected_one(
     assert await judge(evaluator, workspace, answer=answer) == Evaluation.of("answer", reward, "")
 
 
+async def test_an_expression_that_would_search_for_ever_is_no_reward(
+    workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("polar_mitm.tasks.evaluators.answer.SEARCH_S", 0.5)
+    evaluator = Answer(type="answer", expected="^(a+)+$", match="regex")
+    seen = await judge(evaluator, workspace, answer="a" * 40 + "b")
+    assert seen == Evaluation.failed("the expression took longer than 0.5 s on the harness's final text")
+
+
 CHECKS = """
 import math, os
 

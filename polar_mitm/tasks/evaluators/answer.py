@@ -1,16 +1,22 @@
 """`type: answer`: the harness's final text against the expected one, without a program."""
 
+import asyncio
 import math
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, StringConstraints
 
+from polar_mitm.json_text import dumps, loads
 from polar_mitm.tasks.evaluators.base import Evaluation, EvaluatorFields, Finished
 
 _NUMBER: Final = re.compile(r"(?<!\w)[-+]?(?:(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d+)?")
+
+SEARCH_S: Final = 20.0
+_SEARCH: Final = "import json, re, sys; found = re.search(*json.load(sys.stdin.buffer)); print(int(found is not None))"
 
 
 class Answer(EvaluatorFields):
@@ -30,7 +36,10 @@ class Answer(EvaluatorFields):
             return Evaluation.failed(f"the task has no expected answer in its field {self.expected_field!r}")
         if problem := self._problem(expected):
             return Evaluation.failed(problem)
-        return Evaluation.of("answer", float(self._matches(text, expected)))
+        try:
+            return Evaluation.of("answer", float(await self._matches(text, expected)))
+        except TimeoutError:
+            return Evaluation.failed(f"the expression took longer than {SEARCH_S:g} s on the harness's final text")
 
     def problems(self, task_folder: Path) -> Sequence[tuple[str, str]]:
         if (self.expected is None) == (self.expected_field is None):
@@ -64,16 +73,32 @@ class Answer(EvaluatorFields):
                 return f"expected a number; got {expected!r}"
         return None
 
-    def _matches(self, text: str, expected: str) -> bool:
+    async def _matches(self, text: str, expected: str) -> bool:
+        """Raises TimeoutError."""
         match self.match:
             case "exact":
                 return text.strip() == expected.strip()
             case "regex":
-                return re.search(expected, text) is not None
+                return await _found(expected, text)
             case "number":
                 got, wanted = _last_number(text), _last_number(expected)
                 assert wanted is not None
                 return got is not None and math.isclose(got, wanted, rel_tol=self.tolerance, abs_tol=self.tolerance)
+
+
+async def _found(expression: str, text: str) -> bool:
+    """In a process of its own: nothing ends a search in this one, and a text can make it last for ever."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-I", "-c", _SEARCH), stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
+    )
+    try:
+        async with asyncio.timeout(SEARCH_S):
+            told, _ = await process.communicate(dumps([expression, text]))
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    return bool(loads(told))
 
 
 def _last_number(text: str) -> float | None:
